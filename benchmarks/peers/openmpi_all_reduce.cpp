@@ -1,0 +1,91 @@
+// Open MPI's MPI_Allreduce, in place, with its defaults.
+//
+// Started by a user it starts itself under mpirun, once per number of ranks.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+#include <tutti/base/error.hpp>
+
+#include "peers/peer.hpp"
+#include "process.hpp"
+
+namespace tutti::bench {
+namespace {
+
+void run_rank(const PeerRequest& request) {
+  int rank = 0;
+  int ranks = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  std::span<float> array;
+  measure_peer(request.sizes, request.effort,
+               {.engine = "openmpi",
+                .algorithm = "default",
+                .rank = rank,
+                .ranks = ranks,
+                .use_array = [&](std::span<float> memory) { array = memory; },
+                .all_reduce =
+                    [&] {
+                      MPI_Allreduce(MPI_IN_PLACE, array.data(), static_cast<int>(array.size()), MPI_FLOAT, MPI_SUM,
+                                    MPI_COMM_WORLD);
+                    },
+                .agree =
+                    [](std::uint64_t of_rank_0) {
+                      MPI_Barrier(MPI_COMM_WORLD);
+                      MPI_Bcast(&of_rank_0, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+                      return of_rank_0;
+                    }});
+}
+
+void launch(const PeerRequest& request) {
+  for (const Bytes& size : request.sizes) {
+    if (size.value / sizeof(float) > std::numeric_limits<int>::max())
+      throw UsageError(fmt::format("--bytes: MPI counts elements in an int, which {} overflows", to_string(size)));
+  }
+  Signals signals;
+  for (const int ranks : request.ranks) {
+    Command command{.words = {"mpirun", "-n", std::to_string(ranks)},
+                    .environment = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"}};
+    if (::geteuid() == 0) command.words.emplace_back("--allow-run-as-root");
+    // Where each rank has a core of its own, mpirun binds it there, as it does by default.
+    if (static_cast<unsigned>(ranks) > std::thread::hardware_concurrency())
+      command.words.emplace_back("--oversubscribe");
+    command.words.emplace_back(own_path());
+    for (const std::string& word : request.words(ranks)) command.words.push_back(word);
+    std::vector<Child> processes;
+    processes.emplace_back(command);
+    wait_for_all(processes, signals);
+  }
+}
+
+bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr; }
+
+}  // namespace
+}  // namespace tutti::bench
+
+int main(int argc, char** argv) {
+  const bool is_rank = tutti::bench::started_by_mpirun();
+  if (is_rank) MPI_Init(&argc, &argv);
+  const int code =
+      tutti::bench::run_peer("openmpi_all_reduce", argc, argv, [&](const tutti::bench::PeerRequest& request) {
+        if (is_rank) {
+          tutti::bench::run_rank(request);
+        } else {
+          tutti::bench::launch(request);
+        }
+      });
+  // The others wait for a rank that failed.
+  if (is_rank && code != 0) MPI_Abort(MPI_COMM_WORLD, code);
+  if (is_rank) MPI_Finalize();
+  return code;
+}

@@ -1,0 +1,92 @@
+#include "peers/peer.hpp"
+
+#include <cstdio>
+#include <exception>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <tutti/base/error.hpp>
+
+#include "cli/arguments.hpp"
+#include "cli/bench_result.hpp"
+#include "cli/test_values.hpp"
+
+namespace tutti::bench {
+
+std::vector<std::string> PeerRequest::words(int ranks_to_run) const {
+  std::vector<std::string> result{"--ranks", std::to_string(ranks_to_run), "--bytes", cli::join_sizes(sizes)};
+  if (effort.repetitions != 0) {
+    result.insert(result.end(), {"--repetitions", std::to_string(effort.repetitions)});
+  } else {
+    result.insert(result.end(), {"--seconds", fmt::format("{}", effort.seconds)});
+  }
+  return result;
+}
+
+int run_peer(const char* name, int argc, char** argv, const std::function<void(const PeerRequest&)>& f) {
+  try {
+    PeerRequest request;
+    std::string ranks = "2,4";
+    std::string sizes = "1KiB,64KiB,1MiB,4MiB,64MiB";
+    CLI::App app("Times an all-reduce of float32, sum; prints one JSON object a line.", name);
+    app.option_defaults()->always_capture_default();
+    app.add_option("--ranks", ranks, "numbers of ranks, with commas between");
+    app.add_option("--bytes", sizes, "sizes of each rank's array, with commas between");
+    cli::add_effort_options(app, request.effort);
+    app.add_option("--rank", request.rank, "")->group("");
+    app.add_option("--meeting-place", request.meeting_place, "")->group("");
+    if (!cli::parse_arguments(app, std::vector<std::string>(argv + 1, argv + argc))) return 0;
+    request.ranks = cli::parse_ranks("--ranks", ranks);
+    request.sizes = cli::parse_sizes("--bytes", sizes);
+    for (const Bytes& size : request.sizes) {
+      if (size.value % sizeof(float) != 0)
+        throw UsageError(fmt::format("--bytes: {} bytes is no whole number of float32 elements", size.value));
+    }
+    f(request);
+    return 0;
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 1;
+  }
+}
+
+void measure_peer(const std::vector<Bytes>& sizes, const cli::Effort& effort, const PeerRank& peer) {
+  constexpr auto kType = DataType::float32;
+  constexpr auto kOp = ReduceOp::sum;
+  const double scale = cli::first_scale(kType, kOp);
+  for (const Bytes& size : sizes) {
+    cli::PageMemory memory(size.value);
+    const std::span<float> array = memory.as<float>();
+    const auto refill = [&] {
+      cli::fill(array, peer.rank, scale);
+      peer.agree(0);
+    };
+    peer.use_array(array);
+    refill();
+    peer.all_reduce();
+    if (const auto wrong = cli::first_wrong(std::span<const float>(array), kOp, peer.ranks, scale))
+      throw Error(fmt::format("the sum of {} over {} ranks is wrong: on rank {}, element {} is {} and should be {}",
+                              to_string(size), peer.ranks, peer.rank, wrong->index, wrong->found, wrong->expected));
+
+    cli::CallTimer timer({.call = peer.all_reduce,
+                          .refill = refill,
+                          .agree = peer.agree,
+                          .calls_per_filling = cli::calls_per_filling(kType, kOp, peer.ranks)});
+    const cli::Plan plan = timer.plan(size.value, effort);
+    const cli::Timing timing = cli::summarize(timer.take(plan), plan);
+    if (peer.rank != 0) continue;
+    const cli::BenchResult result{.engine = peer.engine,
+                                  .algorithm = peer.algorithm,
+                                  .picked = "",
+                                  .ranks = peer.ranks,
+                                  .bytes = size,
+                                  .timing = timing};
+    fmt::print("{}\n", to_json_line(result));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,26 @@
+// Runs a function on n ranks that are threads of this process.
+//
+//   run_ranks(4, [](Communicator& world) {
+//     std::vector<float> gradients = compute(world.rank());
+//     all_reduce(world, std::span(gradients), {.algorithm = Ring{}, .op = ReduceOp::mean});
+//   });
+//
+// When one rank throws, the others' waits end at once with a PeerError that names it, and what it threw is rethrown
+// here.
+#pragma once
+
+#include <functional>
+
+#include <tutti/collective/communicator.hpp>
+
+namespace tutti {
+
+struct RunRanksOptions {
+  bool shared_memory = true;  // false: ranks exchange messages only, as processes would
+  CommunicatorOptions communicator = {};
+};
+
+// Zero ranks or fewer is a UsageError.
+void run_ranks(int ranks, const std::function<void(Communicator&)>& f, const RunRanksOptions& options = {});
+
+}  // namespace tutti

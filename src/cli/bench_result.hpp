@@ -1,0 +1,36 @@
+// One measured point, and the line of JSON that tells it: what `tutti bench` and the programs in benchmarks/ print.
+//
+//   {"engine":"tutti","algorithm":"Auto","picked":"SharedSlices","ranks":2,"bytes":4194304,"seconds":0.000301,...}
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tutti/base/bytes.hpp>
+
+#include "cli/measure.hpp"
+
+namespace tutti::cli {
+
+struct BenchResult {
+  std::string engine;     // "tutti", "gloo", "openmpi", "limit"
+  std::string algorithm;  // "Auto", "Ring", "Tree:2"; "default" where the engine chooses
+  std::string picked;     // what Auto picked; otherwise empty
+  int ranks = 0;
+  Bytes bytes;
+  Timing timing;
+
+  // Bytes of one rank's array per second.
+  double algorithm_bandwidth() const;
+  // What each link of a ring would carry to be as fast; comparable between numbers of ranks.
+  double bus_bandwidth() const;
+};
+
+// One line, without its end.
+std::string to_json_line(const BenchResult& result);
+
+// A UsageError for a line that tells no result.
+BenchResult parse_bench_result(std::string_view line);
+
+}  // namespace tutti::cli

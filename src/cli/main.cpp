@@ -1,0 +1,79 @@
+// The program `tutti`: finds the verb, runs it, and turns what went wrong into one sentence and an exit code:
+// 0 done, 1 the run failed, 2 misuse.
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/base/nearest_name.hpp>
+
+#include "cli/verb.hpp"
+
+namespace tutti::cli {
+namespace {
+
+constexpr Verb kVerbs[] = {
+    {"bench", "times what ranks do together, by size, ranks and algorithm", run_bench},
+};
+
+void explain_yourself() {
+  fmt::print("tutti {}: trains neural networks together, one graph under any strategy\n\n", TUTTI_VERSION);
+  fmt::print("usage: tutti <verb> [options]\n\nverbs:\n");
+  for (const Verb& verb : kVerbs) fmt::print("  {:<10} {}\n", verb.name, verb.summary);
+  fmt::print(
+      "\nexamples:\n"
+      "  tutti bench all-reduce --ranks 2,4 --bytes 1KiB,4MiB,64MiB\n"
+      "  tutti bench all-reduce --ranks 2,4,8 --bytes 1KiB,64MiB --explain\n"
+      "\n'tutti <verb> --help' tells a verb's options, 'tutti --version' the version.\n");
+}
+
+void run(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+    explain_yourself();
+  } else if (arguments[0] == "--version") {
+    fmt::print("tutti {}\n", TUTTI_VERSION);
+  } else {
+    find_verb(kVerbs, arguments[0], "verb").run(Arguments(arguments).subspan(1));
+  }
+}
+
+}  // namespace
+
+const Verb& find_verb(std::span<const Verb> verbs, std::string_view name, std::string_view kind) {
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs) {
+    if (verb.name == name) return verb;
+    names.emplace_back(verb.name);
+  }
+  if (const std::optional<std::string> nearest = nearest_name(name, names))
+    throw UsageError(fmt::format("there is no {} '{}'; did you mean '{}'?", kind, name, *nearest));
+  throw UsageError(fmt::format("there is no {} '{}'; there is: {}", kind, name, fmt::join(names, ", ")));
+}
+
+}  // namespace tutti::cli
+
+int main(int argc, char** argv) {
+  int code = 0;
+  try {
+    tutti::cli::run({argv + 1, argv + argc});
+  } catch (const tutti::UsageError& error) {
+    fmt::print(stderr, "tutti: {}\n", error.what());
+    code = 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "tutti: out of memory\n");
+    code = 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tutti: {}\n", error.what());
+    code = 1;
+  }
+  // A full disk or a closed pipe shows only when the last of it is written.
+  if (std::fflush(stdout) != 0 && code == 0) {
+    fmt::print(stderr, "tutti: the output could not be written\n");
+    code = 1;
+  }
+  return code;
+}

@@ -1,0 +1,27 @@
+// What `tutti` can be asked to do: one file per verb, and main.cpp to find it.
+//
+//   Verb{"bench", "measures ...", run_bench};
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tutti::cli {
+
+using Arguments = std::span<const std::string>;
+
+struct Verb {
+  std::string_view name;
+  std::string_view summary;
+  // Gets what follows the verb on the command line. Misuse is a UsageError; any other exception means that it failed.
+  void (*run)(Arguments arguments);
+};
+
+void run_bench(Arguments arguments);
+void run_bench_all_reduce(Arguments arguments);
+
+// The one of `verbs` called `name`; otherwise a UsageError with the nearest. `kind` is what they are: "verb", "suite".
+const Verb& find_verb(std::span<const Verb> verbs, std::string_view name, std::string_view kind);
+
+}  // namespace tutti::cli

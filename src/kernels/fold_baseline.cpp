@@ -1,0 +1,2 @@
+#define TUTTI_FOLD_TABLE kFoldBaseline
+#include "fold_loops.hpp"

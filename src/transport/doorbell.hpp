@@ -1,0 +1,67 @@
+// Where a rank waits until something it looks at may have changed: it spins briefly, yields for a while, and then
+// sleeps on a futex, because ranks may outnumber cores.
+//
+//   waiter:    doorbell.wait([&] { return flag.load(); }, deadline, patience);
+//   notifier:  flag.store(true); doorbell.ring();
+//
+// What the waiter looks at must be sequentially consistent atomics: then either the notifier sees the sleeper, or the
+// sleeper sees the change.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include <tutti/base/deadline.hpp>
+
+namespace tutti {
+
+// How long to wait awake.
+struct Patience {
+  int spins = 0;
+  int yields = 0;
+
+  // For `ranks` threads that share this process' cores.
+  static Patience for_ranks(int ranks);
+};
+
+void relax_cpu() noexcept;
+void yield_cpu() noexcept;
+
+class Doorbell {
+ public:
+  void ring() noexcept {
+    if (sleepers_.load() != 0) wake_all();
+  }
+
+  // False where the deadline passed and `ready` is still false.
+  template <typename Ready>
+  bool wait(Ready&& ready, Deadline deadline, Patience patience) {
+    for (int i = 0; i < patience.spins; ++i) {
+      if (ready()) return true;
+      relax_cpu();
+    }
+    for (int i = 0; i < patience.yields; ++i) {
+      if (ready()) return true;
+      yield_cpu();
+    }
+    sleepers_.fetch_add(1);
+    bool is_ready = false;
+    for (;;) {
+      const std::uint32_t rings = rings_.load();
+      is_ready = ready();
+      if (is_ready || deadline.passed()) break;
+      sleep_unless_rung_since(rings, deadline.remaining());
+    }
+    sleepers_.fetch_sub(1);
+    return is_ready;
+  }
+
+ private:
+  void wake_all() noexcept;
+  void sleep_unless_rung_since(std::uint32_t rings, Duration longest) noexcept;
+
+  std::atomic<std::uint32_t> rings_{0};
+  std::atomic<int> sleepers_{0};
+};
+
+}  // namespace tutti

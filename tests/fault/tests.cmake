@@ -1,0 +1,2 @@
+# What happens when a rank fails.
+tutti_test(fault/collective_faults_test LINKS tutti_collective)

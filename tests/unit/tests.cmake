@@ -1,0 +1,15 @@
+# Tests of tests/unit/.
+tutti_test(unit/array_test LINKS tutti_base)
+tutti_test(unit/assert_test LINKS tutti_base)
+tutti_test(unit/bytes_test LINKS tutti_base)
+tutti_test(unit/chunk_test LINKS tutti_base)
+tutti_test(unit/data_type_test LINKS tutti_base)
+tutti_test(unit/deadline_test LINKS tutti_base)
+tutti_test(unit/half_test LINKS tutti_base)
+tutti_test(unit/json_parsing_test LINKS tutti_base fmt::fmt)
+tutti_test(unit/json_test LINKS tutti_base fmt::fmt)
+tutti_test(unit/nearest_name_test LINKS tutti_base)
+tutti_test(unit/random_test LINKS tutti_base)
+tutti_test(unit/rank_test LINKS tutti_base)
+
+tutti_test(unit/all_reduce_strategy_test LINKS tutti_strategy)
