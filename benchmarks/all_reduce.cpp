@@ -24,7 +24,7 @@
 #include "all_reduce_report.hpp"
 #include "cli/arguments.hpp"
 #include "cli/bench_result.hpp"
-#include "process.hpp"
+#include "cli/process.hpp"
 
 namespace tutti::bench {
 namespace {
@@ -78,11 +78,11 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
 
 // One turn of one engine.
 std::vector<cli::BenchResult> run_engine(const Engine& engine, int ranks, const Request& request,
-                                         const std::filesystem::path& scratch, Signals& signals) {
-  Command command{.words = engine.words,
-                  // Alike for all. Open MPI leaves files in its temporary folder when it is ended early.
-                  .environment = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "TMPDIR=" + scratch.string()}};
-  command.words[0] = own_path().parent_path() / engine.words[0];
+                                         const std::filesystem::path& scratch, cli::Signals& signals) {
+  cli::Command command{.words = engine.words,
+                       // Alike for all. Open MPI leaves files in its temporary folder when it is ended early.
+                       .environment = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "TMPDIR=" + scratch.string()}};
+  command.words[0] = cli::own_path().parent_path() / engine.words[0];
   if (!std::filesystem::exists(command.words[0]))
     throw Error(fmt::format("{} was not built; are all packages installed that setup/packages.txt lists for bench?",
                             command.words[0]));
@@ -91,7 +91,7 @@ std::vector<cli::BenchResult> run_engine(const Engine& engine, int ranks, const 
         std::string("--seconds"), fmt::format("{}", request.seconds)})
     command.words.push_back(std::move(word));
 
-  const Output output = run(command, std::chrono::seconds(request.deadline_seconds), signals);
+  const cli::Output output = cli::run(command, std::chrono::seconds(request.deadline_seconds), signals);
   std::vector<cli::BenchResult> results;
   std::set<Bytes> measured;
   for (std::size_t begin = 0; begin < output.text.size();) {
@@ -125,9 +125,9 @@ struct Measurements {
 Measurements measure(const Request& request) {
   warn_where_busy();
   Measurements measurements;
-  Signals signals;
-  adopt_orphans();
-  const ScratchFolder scratch;
+  cli::Signals signals;
+  cli::adopt_orphans();
+  const cli::ScratchFolder scratch;
   std::set<std::pair<std::string, int>> failed;
   const std::size_t turns = static_cast<std::size_t>(request.passes) * request.ranks.size() * engines().size();
   std::size_t turn = 0;
@@ -143,15 +143,15 @@ Measurements measure(const Request& request) {
         try {
           std::ranges::move(run_engine(engine, ranks, request, scratch.path(), signals),
                             std::back_inserter(measurements.results));
-        } catch (const Interrupted&) {
-          end_orphans();
+        } catch (const cli::Interrupted&) {
+          cli::end_orphans();
           throw;
         } catch (const std::exception& error) {
           measurements.failures.push_back(fmt::format("{} failed on {} ranks: {}", engine.name, ranks, error.what()));
           fmt::print(stderr, "bench: {}\n", measurements.failures.back());
           failed.insert({engine.name, ranks});
         }
-        end_orphans();
+        cli::end_orphans();
       }
     }
   }

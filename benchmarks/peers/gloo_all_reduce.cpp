@@ -12,8 +12,8 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "cli/process.hpp"
 #include "peers/peer.hpp"
-#include "process.hpp"
 
 namespace tutti::bench {
 namespace {
@@ -46,18 +46,18 @@ void run_rank(const PeerRequest& request) {
 }
 
 void launch(const PeerRequest& request) {
-  Signals signals;
+  cli::Signals signals;
   for (const int ranks : request.ranks) {
-    const ScratchFolder scratch;
-    std::vector<Child> processes;
+    const cli::ScratchFolder scratch;
+    std::vector<cli::Child> processes;
     for (int rank = 0; rank < ranks; ++rank) {
-      Command command{
-          .words = {own_path(), "--rank", std::to_string(rank), "--meeting-place", scratch.path() / "store"},
+      cli::Command command{
+          .words = {cli::own_path(), "--rank", std::to_string(rank), "--meeting-place", scratch.path() / "store"},
           .environment = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"}};
       for (const std::string& word : request.words(ranks)) command.words.push_back(word);
       processes.emplace_back(command);
     }
-    wait_for_all(processes, signals);
+    cli::wait_for_all(processes, signals);
   }
 }
 

@@ -16,8 +16,8 @@
 #include <unistd.h>
 #include <tutti/base/error.hpp>
 
+#include "cli/process.hpp"
 #include "peers/peer.hpp"
-#include "process.hpp"
 
 namespace tutti::bench {
 namespace {
@@ -52,19 +52,19 @@ void launch(const PeerRequest& request) {
     if (size.value / sizeof(float) > std::numeric_limits<int>::max())
       throw UsageError(fmt::format("--bytes: MPI counts elements in an int, which {} overflows", to_string(size)));
   }
-  Signals signals;
+  cli::Signals signals;
   for (const int ranks : request.ranks) {
-    Command command{.words = {"mpirun", "-n", std::to_string(ranks)},
-                    .environment = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"}};
+    cli::Command command{.words = {"mpirun", "-n", std::to_string(ranks)},
+                         .environment = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"}};
     if (::geteuid() == 0) command.words.emplace_back("--allow-run-as-root");
     // Where each rank has a core of its own, mpirun binds it there, as it does by default.
     if (static_cast<unsigned>(ranks) > std::thread::hardware_concurrency())
       command.words.emplace_back("--oversubscribe");
-    command.words.emplace_back(own_path());
+    command.words.emplace_back(cli::own_path());
     for (const std::string& word : request.words(ranks)) command.words.push_back(word);
-    std::vector<Child> processes;
+    std::vector<cli::Child> processes;
     processes.emplace_back(command);
-    wait_for_all(processes, signals);
+    cli::wait_for_all(processes, signals);
   }
 }
 

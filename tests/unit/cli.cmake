@@ -2,16 +2,13 @@
 tutti_test(unit/arguments_test LINKS tutti_cli_support)
 tutti_test(unit/bench_result_test LINKS tutti_cli_support)
 tutti_test(unit/measure_test LINKS tutti_cli_support)
+tutti_test(unit/process_test LINKS tutti_cli_support)
 tutti_test(unit/test_values_test LINKS tutti_cli_support tutti_kernels)
 tutti_test(unit/units_test LINKS tutti_cli_support)
 
 tutti_test(unit/all_reduce_report_test LINKS tutti_cli_support)
 target_sources(unit_all_reduce_report_test PRIVATE ${PROJECT_SOURCE_DIR}/benchmarks/all_reduce_report.cpp)
 target_include_directories(unit_all_reduce_report_test PRIVATE ${PROJECT_SOURCE_DIR}/benchmarks)
-
-tutti_test(unit/process_test LINKS tutti_cli_support)
-target_sources(unit_process_test PRIVATE ${PROJECT_SOURCE_DIR}/benchmarks/process.cpp)
-target_include_directories(unit_process_test PRIVATE ${PROJECT_SOURCE_DIR}/benchmarks)
 
 add_test(NAME ${TUTTI_TEST_PREFIX}command COMMAND ${CMAKE_CURRENT_LIST_DIR}/command_test.sh $<TARGET_FILE:tutti>
          ${PROJECT_VERSION})

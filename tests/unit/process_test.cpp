@@ -1,4 +1,4 @@
-#include "process.hpp"
+#include "cli/process.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include <unistd.h>
 
-namespace tutti::bench {
+namespace tutti::cli {
 namespace {
 
 using namespace std::chrono_literals;
@@ -94,4 +94,4 @@ TEST(ScratchFolder, GoesAwayWithWhatIsInIt) {
 }
 
 }  // namespace
-}  // namespace tutti::bench
+}  // namespace tutti::cli

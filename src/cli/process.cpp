@@ -1,4 +1,4 @@
-#include "process.hpp"
+#include "cli/process.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -21,47 +23,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tutti::bench {
+namespace tutti::cli {
 namespace {
 
 using namespace std::chrono_literals;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-sigset_t watched_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
-  return set;
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
-
-std::string describe(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
-  if (WEXITSTATUS(status) != 0) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
-  return {};
-}
-
-class Pipe {
- public:
-  Pipe() {
-    if (::pipe2(ends_.data(), O_CLOEXEC) != 0) fail("pipe");
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  ~Pipe() {
-    close_input();
-    ::close(ends_[0]);
-  }
-
-  int output() const { return ends_[0]; }
-  int input() const { return ends_[1]; }
-  void close_input() {
-    if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
-  }
-
- private:
-  std::array<int, 2> ends_{-1, -1};
-};
 
 // False at the end of what there is to read.
 bool read_some(int descriptor, std::string& text) {
@@ -82,9 +54,24 @@ std::string last_lines(std::string_view text) {
   return fmt::format("; it said:\n{}", text);
 }
 
-int milliseconds(Duration duration) {
-  const auto count = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
-  return static_cast<int>(std::clamp<std::int64_t>(count, 0, 60'000));
+// Ours, and what the command says about it.
+std::vector<std::string> environment_of(const Command& command) {
+  std::set<std::string, std::less<>> not_ours(command.without.begin(), command.without.end());
+  for (const std::string& variable : command.environment) not_ours.insert(variable.substr(0, variable.find('=')));
+  std::vector<std::string> variables;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (!not_ours.contains(text.substr(0, text.find('=')))) variables.emplace_back(text);
+  }
+  variables.insert(variables.end(), command.environment.begin(), command.environment.end());
+  return variables;
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
 }
 
 // The parent of a process, or none where it is gone. The name before it may hold blanks and brackets.
@@ -110,8 +97,15 @@ std::vector<pid_t> children_of(pid_t parent) {
 
 }  // namespace
 
-Signals::Signals() {
-  const sigset_t set = watched_signals();
+Signals::Signals(const std::vector<int>& numbers) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  for (const int number : numbers) {
+    if (!is_ignored(number)) sigaddset(&set, number);
+  }
+  // Where it is ignored children vanish, and how they ended with them.
+  ::signal(SIGCHLD, SIG_DFL);
   if (::sigprocmask(SIG_BLOCK, &set, nullptr) != 0) fail("sigprocmask");
   descriptor_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor_ < 0) fail("signalfd");
@@ -119,68 +113,133 @@ Signals::Signals() {
 
 Signals::~Signals() { ::close(descriptor_); }
 
-void Signals::take() {
+std::vector<int> Signals::taken() {
+  std::vector<int> numbers;
   signalfd_siginfo info;
   while (::read(descriptor_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    if (info.ssi_signo != SIGCHLD) throw Interrupted("interrupted");
+    if (info.ssi_signo != SIGCHLD) numbers.push_back(static_cast<int>(info.ssi_signo));
   }
+  return numbers;
 }
+
+void Signals::take() {
+  if (!taken().empty()) throw Interrupted("interrupted");
+}
+
+Pipe::Pipe() {
+  if (::pipe2(ends_.data(), O_CLOEXEC) != 0) fail("pipe");
+}
+
+Pipe::Pipe(Pipe&& other) noexcept : ends_(std::exchange(other.ends_, {-1, -1})) {}
+
+Pipe::~Pipe() {
+  close_input();
+  close_output();
+}
+
+void Pipe::close_output() {
+  if (ends_[0] >= 0) ::close(std::exchange(ends_[0], -1));
+}
+
+void Pipe::close_input() {
+  if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
+}
+
+int poll_milliseconds(Duration duration) {
+  const auto count = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
+  return static_cast<int>(std::clamp<std::int64_t>(count, 0, 60'000));
+}
+
+std::string describe_signal(int number) { return fmt::format("signal {} ({})", number, ::strsignal(number)); }
 
 std::string Command::text() const { return fmt::format("{}", fmt::join(words, " ")); }
 
-Child::Child(const Command& command, const Descriptors& descriptors) {
-  std::vector<char*> words;
-  for (const std::string& word : command.words) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
+Child::Child(const Command& command, const Descriptors& descriptors, const Ties& ties) : own_group_(ties.own_group) {
+  // All that takes memory is done before: after a fork other threads' locks stay locked.
+  const std::vector<char*> words = pointers(command.words);
+  const std::vector<std::string> variables = environment_of(command);
+  const std::vector<char*> environment = pointers(variables);
   Pipe problem;
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) fail("fork");
   if (pid_ == 0) {
-    // Asked, not killed: mpirun then ends its ranks and removes its files.
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::prctl(PR_SET_PDEATHSIG, ties.when_we_die);
     if (::getppid() != parent) ::_exit(127);
+    if (ties.own_group) ::setpgid(0, 0);
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    // Nobody reads our input; mpirun would, and stop when it is a terminal's.
-    ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+    ::dup2(descriptors.input >= 0 ? descriptors.input : ::open("/dev/null", O_RDONLY), STDIN_FILENO);
     if (descriptors.output >= 0) ::dup2(descriptors.output, STDOUT_FILENO);
     if (descriptors.errors >= 0) ::dup2(descriptors.errors, STDERR_FILENO);
-    for (const std::string& variable : command.environment) ::putenv(const_cast<char*>(variable.c_str()));
-    ::execvp(words[0], words.data());
+    ::execvpe(words[0], words.data(), environment.data());
     const int code = errno;
     [[maybe_unused]] const ssize_t written = ::write(problem.input(), &code, sizeof code);
     ::_exit(127);
   }
   problem.close_input();
   int code = 0;
-  if (::read(problem.output(), &code, sizeof code) != static_cast<ssize_t>(sizeof code)) return;
+  ssize_t count = 0;
+  do {
+    count = ::read(problem.output(), &code, sizeof code);
+  } while (count < 0 && errno == EINTR);
+  if (count != static_cast<ssize_t>(sizeof code)) return;
   ::waitpid(std::exchange(pid_, -1), nullptr, 0);
   throw Error(fmt::format("cannot start {}: {}", command.words[0], std::strerror(code)));
 }
 
-Child::Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)), problem_(std::move(other.problem_)) {}
+Child::Child(Child&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      own_group_(other.own_group_),
+      ended_(other.ended_),
+      by_signal_(other.by_signal_),
+      exit_code_(other.exit_code_),
+      problem_(std::move(other.problem_)) {}
 
 Child::~Child() {
   constexpr auto kGrace = 5s;
-  if (!running()) return;
-  ::kill(pid_, SIGTERM);
-  const Deadline grace = Deadline::after(kGrace);
-  while (running()) {
-    if (grace.passed()) ::kill(pid_, SIGKILL);
-    std::this_thread::sleep_for(5ms);
+  if (running()) {
+    own_group_ ? signal_group(SIGTERM) : signal(SIGTERM);
+    const Deadline grace = Deadline::after(kGrace);
+    while (running()) {
+      if (grace.passed()) signal(SIGKILL);
+      std::this_thread::sleep_for(5ms);
+    }
   }
+  signal_group(SIGKILL);
+  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }
 
 bool Child::running() {
-  if (pid_ < 0) return false;
-  int status = 0;
-  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
-  if (ended == 0 || (ended < 0 && errno == EINTR)) return true;
-  problem_ = ended < 0 ? "was lost" : describe(status);
-  pid_ = -1;
+  if (pid_ < 0 || ended_) return false;
+  siginfo_t info{};
+  // Looked at first, and let go later: until then nobody else gets its number, nor its group's.
+  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  if (result < 0 && errno == EINTR) return true;
+  if (result == 0 && info.si_pid == 0) return true;
+  ended_ = true;
+  by_signal_ = result == 0 && info.si_code != CLD_EXITED;
+  if (result < 0) {
+    exit_code_ = 1;
+    problem_ = "was lost";
+  } else if (by_signal_) {
+    exit_code_ = 128 + info.si_status;
+    problem_ = "was ended by " + describe_signal(info.si_status);
+  } else if (info.si_status != 0) {
+    exit_code_ = info.si_status;
+    problem_ = fmt::format("ended with exit code {}", info.si_status);
+  }
+  if (!own_group_) ::waitpid(std::exchange(pid_, -1), nullptr, 0);
   return false;
+}
+
+void Child::signal(int number) {
+  if (pid_ > 0 && !ended_) ::kill(pid_, number);
+}
+
+void Child::signal_group(int number) {
+  if (pid_ > 0 && own_group_) ::kill(-pid_, number);
 }
 
 Output run(const Command& command, Duration patience, Signals& signals) {
@@ -201,7 +260,7 @@ Output run(const Command& command, Duration patience, Signals& signals) {
     std::array<pollfd, 3> events{{{signals.descriptor(), POLLIN, 0},
                                   {more_text ? text.output() : -1, POLLIN, 0},
                                   {more_errors ? errors.output() : -1, POLLIN, 0}}};
-    const int ready = ::poll(events.data(), events.size(), running ? milliseconds(deadline.remaining()) : 0);
+    const int ready = ::poll(events.data(), events.size(), running ? poll_milliseconds(deadline.remaining()) : 0);
     if (ready < 0 && errno != EINTR) fail("poll");
     if (ready == 0 && !running) break;
     signals.take();
@@ -245,8 +304,14 @@ void end_orphans() {
   }
 }
 
+void bury_orphans(const std::vector<pid_t>& ours) {
+  for (const pid_t pid : children_of(::getpid())) {
+    if (std::ranges::find(ours, pid) == ours.end()) ::waitpid(pid, nullptr, WNOHANG);
+  }
+}
+
 ScratchFolder::ScratchFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "tutti-bench-XXXXXX";
+  std::string name = std::filesystem::temp_directory_path() / "tutti-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) fail(name.c_str());
   path_ = name;
 }
@@ -258,4 +323,4 @@ ScratchFolder::~ScratchFolder() {
 
 std::filesystem::path own_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
-}  // namespace tutti::bench
+}  // namespace tutti::cli
