@@ -1,5 +1,5 @@
 // The program `tutti`: finds the verb, runs it, and turns what went wrong into one sentence and an exit code:
-// 0 done, 1 the run failed, 2 misuse.
+// 0 done, 1 the run failed, 2 misuse; `launch` has those of what it started.
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -18,6 +18,7 @@ namespace {
 
 constexpr Verb kVerbs[] = {
     {"bench", "times what ranks do together, by size, ranks and algorithm", run_bench},
+    {"launch", "starts the ranks of a job as processes, and ends them together", run_launch},
 };
 
 void explain_yourself() {
@@ -28,6 +29,7 @@ void explain_yourself() {
       "\nexamples:\n"
       "  tutti bench all-reduce --ranks 2,4 --bytes 1KiB,4MiB,64MiB\n"
       "  tutti bench all-reduce --ranks 2,4,8 --bytes 1KiB,64MiB --explain\n"
+      "  tutti launch --processes 4 -- ./my_program\n"
       "\n'tutti <verb> --help' tells a verb's options, 'tutti --version' the version.\n");
 }
 
@@ -42,6 +44,12 @@ void run(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
+
+std::vector<std::string> verb_names() {
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
+  return names;
+}
 
 const Verb& find_verb(std::span<const Verb> verbs, std::string_view name, std::string_view kind) {
   std::vector<std::string> names;
@@ -60,6 +68,8 @@ int main(int argc, char** argv) {
   int code = 0;
   try {
     tutti::cli::run({argv + 1, argv + argc});
+  } catch (const tutti::cli::Ended& ended) {
+    code = ended.code;
   } catch (const tutti::UsageError& error) {
     fmt::print(stderr, "tutti: {}\n", error.what());
     code = 2;

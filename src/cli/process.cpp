@@ -116,8 +116,14 @@ Signals::~Signals() { ::close(descriptor_); }
 std::vector<int> Signals::taken() {
   std::vector<int> numbers;
   signalfd_siginfo info;
+  first_ended_.reset();
   while (::read(descriptor_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    if (info.ssi_signo != SIGCHLD) numbers.push_back(static_cast<int>(info.ssi_signo));
+    if (info.ssi_signo != SIGCHLD) {
+      numbers.push_back(static_cast<int>(info.ssi_signo));
+    } else if (!first_ended_) {
+      // While it waits to be taken, the system drops those of later children.
+      first_ended_ = static_cast<pid_t>(info.ssi_pid);
+    }
   }
   return numbers;
 }
@@ -207,8 +213,7 @@ Child::~Child() {
       std::this_thread::sleep_for(5ms);
     }
   }
-  signal_group(SIGKILL);
-  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  end_group();
 }
 
 bool Child::running() {
@@ -240,6 +245,12 @@ void Child::signal(int number) {
 
 void Child::signal_group(int number) {
   if (pid_ > 0 && own_group_) ::kill(-pid_, number);
+}
+
+void Child::end_group() {
+  signal(SIGKILL);
+  signal_group(SIGKILL);
+  if (pid_ > 0) ::waitpid(std::exchange(pid_, -1), nullptr, 0);
 }
 
 Output run(const Command& command, Duration patience, Signals& signals) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,12 @@ class Signals {
   void take();
   // All that came, in order, except that children ended.
   std::vector<int> taken();
+  // Of the children that had ended when signals were last taken, the first.
+  std::optional<pid_t> first_ended() const { return first_ended_; }
 
  private:
   int descriptor_ = -1;
+  std::optional<pid_t> first_ended_;
 };
 
 struct Command {
@@ -88,6 +92,8 @@ class Child {
   // To it alone, if it still runs; and to all of its group, also when only others of it still run.
   void signal(int number);
   void signal_group(int number);
+  // Kills what is left of it and of its group, and lets go of its number.
+  void end_group();
 
  private:
   pid_t pid_ = -1;

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::cli {
 
@@ -20,6 +21,15 @@ struct Verb {
 
 void run_bench(Arguments arguments);
 void run_bench_all_reduce(Arguments arguments);
+void run_launch(Arguments arguments);
+
+// Thrown by a verb that has said all there is to say, and ends with an exit code of its own.
+struct Ended {
+  int code = 0;
+};
+
+// The names of all verbs of `tutti`.
+std::vector<std::string> verb_names();
 
 // The one of `verbs` called `name`; otherwise a UsageError with the nearest. `kind` is what they are: "verb", "suite".
 const Verb& find_verb(std::span<const Verb> verbs, std::string_view name, std::string_view kind);

@@ -1,6 +1,7 @@
 # The command `tutti`, what it shares with the benchmarks, and the parts of the benchmarks that need no peers.
 tutti_test(unit/arguments_test LINKS tutti_cli_support)
 tutti_test(unit/bench_result_test LINKS tutti_cli_support)
+tutti_test(unit/lines_test LINKS tutti_cli_support)
 tutti_test(unit/measure_test LINKS tutti_cli_support)
 tutti_test(unit/process_test LINKS tutti_cli_support)
 tutti_test(unit/test_values_test LINKS tutti_cli_support tutti_kernels)
@@ -14,3 +15,5 @@ add_test(NAME ${TUTTI_TEST_PREFIX}command COMMAND ${CMAKE_CURRENT_LIST_DIR}/comm
          ${PROJECT_VERSION})
 set_tests_properties(${TUTTI_TEST_PREFIX}command PROPERTIES LABELS unit TIMEOUT 300
                      ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+add_test(NAME ${TUTTI_TEST_PREFIX}launch COMMAND ${CMAKE_CURRENT_LIST_DIR}/launch_test.sh $<TARGET_FILE:tutti>)
+set_tests_properties(${TUTTI_TEST_PREFIX}launch PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
