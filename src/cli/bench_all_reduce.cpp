@@ -43,7 +43,7 @@ std::vector<AllReduceStrategy> parse_algorithms(std::string_view text, bool mess
   std::vector<AllReduceStrategy> algorithms;
   if (text == "all") {
     algorithms.emplace_back(Auto{});
-    for (const AllReduceStrategy& strategy : all_reduce_strategies()) {
+    for (const AllReduceStrategy& strategy : own_all_reduce_strategies()) {
       const bool needs_shared_memory = std::holds_alternative<SharedSlices>(strategy);
       if (!std::holds_alternative<Auto>(strategy) && !(messages_only && needs_shared_memory))
         algorithms.push_back(strategy);
@@ -127,19 +127,19 @@ RunRanksOptions run_options(const Request& request) { return {.shared_memory = !
 void explain(const Request& request) {
   for (const int ranks : request.ranks) {
     // How near the ranks are is the communicator's to say.
-    Locality locality{};
+    WorldShape shape;
     run_ranks(
         ranks,
         [&](Communicator& world) {
-          if (world.rank() == Rank{0}) locality = world.locality();
+          if (world.rank() == Rank{0}) shape = world.shape();
         },
         run_options(request));
     if (!request.json) fmt::print("{} {}:\n", ranks, ranks == 1 ? "rank" : "ranks");
     for (const Bytes& size : request.sizes) {
-      const std::string why = explain_all_reduce(size, ranks, locality);
+      const std::string why = explain_all_reduce(size, shape);
       if (request.json) {
         const nlohmann::ordered_json line{
-            {"engine", "tutti"}, {"algorithm", "Auto"}, {"picked", to_string(choose_all_reduce(size, ranks, locality))},
+            {"engine", "tutti"}, {"algorithm", "Auto"}, {"picked", to_string(choose_all_reduce(size, shape))},
             {"ranks", ranks},    {"bytes", size.value}, {"why", why}};
         fmt::print("{}\n", line.dump());
       } else {
@@ -234,7 +234,7 @@ class SizeBench {
  private:
   std::string picked(const AllReduceStrategy& algorithm) const {
     if (!std::holds_alternative<Auto>(algorithm)) return {};
-    return to_string(choose_all_reduce(size_, world_.size(), world_.locality()));
+    return to_string(choose_all_reduce(size_, world_.shape()));
   }
 
   void refill() {

@@ -43,8 +43,9 @@ std::array<Estimate, 3> estimates(double bytes, int ranks, const Link& link) {
   }};
 }
 
-std::array<Estimate, 3> estimates(Bytes size, int ranks, Locality locality) {
-  return estimates(static_cast<double>(size.value), ranks, locality == Locality::remote ? kRemote : kSameHost);
+std::array<Estimate, 3> estimates(Bytes size, const WorldShape& shape) {
+  return estimates(static_cast<double>(size.value), shape.ranks,
+                   shape.locality == Locality::remote ? kRemote : kSameHost);
 }
 
 const Estimate& cheapest(const std::array<Estimate, 3>& all) {
@@ -53,13 +54,14 @@ const Estimate& cheapest(const std::array<Estimate, 3>& all) {
 
 }  // namespace
 
-AllReduceStrategy choose_all_reduce(Bytes size, int ranks, Locality locality) {
-  if (locality == Locality::same_address_space) return SharedSlices{};
-  return cheapest(estimates(size, ranks, locality)).strategy;
+AllReduceStrategy choose_all_reduce(Bytes size, const WorldShape& shape) {
+  if (shape.shared_memory) return SharedSlices{};
+  return cheapest(estimates(size, shape)).strategy;
 }
 
-std::string explain_all_reduce(Bytes size, int ranks, Locality locality) {
-  if (locality == Locality::same_address_space) {
+std::string explain_all_reduce(Bytes size, const WorldShape& shape) {
+  const int ranks = shape.ranks;
+  if (shape.shared_memory) {
     if (ranks == 1) return "SharedSlices: a rank alone has nothing to do";
     if (size.value <= SharedBoard::kSlotBytes) {
       return fmt::format(
@@ -67,11 +69,17 @@ std::string explain_all_reduce(Bytes size, int ranks, Locality locality) {
           "once and send nothing",
           to_string(Bytes{SharedBoard::kSlotBytes}), ranks);
     }
+    if (shape.locality != Locality::same_address_space) {
+      return fmt::format(
+          "SharedSlices: the ranks share memory of their host: block by block through it, each folds 1/{} of all {} "
+          "arrays",
+          ranks, ranks);
+    }
     return fmt::format(
         "SharedSlices: the ranks share memory: each folds 1/{} of all {} arrays in place and sends nothing", ranks,
         ranks);
   }
-  const std::array<Estimate, 3> all = estimates(size, ranks, locality);
+  const std::array<Estimate, 3> all = estimates(size, shape);
   const Estimate& best = cheapest(all);
   std::string others;
   for (const Estimate& other : all) {
@@ -79,8 +87,8 @@ std::string explain_all_reduce(Bytes size, int ranks, Locality locality) {
     others +=
         fmt::format("{}{} {:.0f} us", others.empty() ? "" : " and ", to_string(other.strategy), other.seconds * 1e6);
   }
-  return fmt::format("{}: by messages ({}) about {:.0f} us, against {}", to_string(best.strategy), to_string(locality),
-                     best.seconds * 1e6, others);
+  return fmt::format("{}: by messages ({}) about {:.0f} us, against {}", to_string(best.strategy),
+                     to_string(shape.locality), best.seconds * 1e6, others);
 }
 
 }  // namespace tutti

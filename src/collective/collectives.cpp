@@ -1,6 +1,7 @@
 #include <tutti/collective/collectives.hpp>
 
 #include <fmt/format.h>
+#include <tutti/transport/engine_calls.hpp>
 
 #include "engine.hpp"
 
@@ -54,8 +55,12 @@ void set_algorithm_of(Call& call, Communicator& world, const AllReduceStrategy& 
   if (std::holds_alternative<SharedSlices>(algorithm) && world.transport().shared_board() == nullptr) {
     refuse(call, Misuse::memory_not_shared, "SharedSlices needs ranks that share memory, and these exchange messages");
   }
-  const bool only_all_reduce =
-      std::holds_alternative<RecursiveDoubling>(algorithm) || std::holds_alternative<HalvingDoubling>(algorithm);
+  if (is_of_engine(algorithm) && world.transport().engine_calls() == nullptr) {
+    refuse(call, Misuse::engine_not_there,
+           fmt::format("{} needs ranks that are processes over it, and these are not", to_string(algorithm)));
+  }
+  const bool only_all_reduce = std::holds_alternative<RecursiveDoubling>(algorithm) ||
+                               std::holds_alternative<HalvingDoubling>(algorithm) || is_of_engine(algorithm);
   if (only_all_reduce && call.descriptor.call != CallKind::all_reduce) {
     refuse(
         call, Misuse::algorithm_for_call,
@@ -79,6 +84,15 @@ Call all_reduce_call(Communicator& world, Array data, const AllReduceOptions& op
   Call call = make_call(CallKind::all_reduce, data, data, options.deadline);
   set_algorithm_of(call, world, options.algorithm);
   set_op(call, options.op, options.reproducible);
+  if (is_of_engine(options.algorithm) && options.reproducible) {
+    refuse(call, Misuse::engine_lacks_it,
+           fmt::format("{} has no fixed order of sums, so no reproducible mode", to_string(options.algorithm)));
+  }
+  EngineCalls* engine = world.transport().engine_calls();
+  if (is_of_engine(options.algorithm) && engine != nullptr && !engine->can_all_reduce(data.type())) {
+    refuse(call, Misuse::engine_lacks_it,
+           fmt::format("{} does not know {}", to_string(options.algorithm), to_string(data.type())));
+  }
   return call;
 }
 

@@ -19,7 +19,7 @@ Communicator::~Communicator() = default;
 
 Rank Communicator::rank() const { return engine_->transport().rank(); }
 int Communicator::size() const { return engine_->transport().size(); }
-Locality Communicator::locality() const { return engine_->locality(); }
+WorldShape Communicator::shape() const { return engine_->shape(); }
 bool Communicator::broken() const { return engine_->transport().failure().has_value(); }
 std::optional<Failure> Communicator::failure() const { return engine_->transport().failure(); }
 Transport& Communicator::transport() { return engine_->transport(); }

@@ -57,9 +57,11 @@ std::string_view describe(Misuse misuse) {
     case Misuse::length_of_result: return "memory of the wrong length for its result";
     case Misuse::type_of_result: return "memory of another type for its result";
     case Misuse::algorithm_for_call: return "an algorithm that this call does not have";
-    case Misuse::memory_not_shared: break;
+    case Misuse::memory_not_shared: return "SharedSlices, where memory is not shared";
+    case Misuse::engine_not_there: return "the algorithm of an engine that is not under these ranks";
+    case Misuse::engine_lacks_it: break;
   }
-  return "SharedSlices, where memory is not shared";
+  return "what the engine's own algorithm cannot do";
 }
 
 std::optional<Failure> find_misuse(std::span<const Descriptor> by_rank) {

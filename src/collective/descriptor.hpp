@@ -23,6 +23,8 @@ enum class Misuse : std::uint8_t {
   type_of_result,
   algorithm_for_call,
   memory_not_shared,
+  engine_not_there,
+  engine_lacks_it,
 };
 
 // Travels as bytes between ranks of one build.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <tutti/base/assert.hpp>
 #include <tutti/collective/auto.hpp>
+#include <tutti/transport/engine_calls.hpp>
 
 namespace tutti::detail {
 namespace {
@@ -16,10 +17,10 @@ constexpr int kAgreementStep = 1 << 19;
 // From here on a tree's logarithm is worth less than a ring's bandwidth, for reduce and broadcast by messages.
 constexpr std::size_t kRingFromBytes = 64 * 1024;
 
-Locality farthest(const Transport& transport) {
+WorldShape shape_of(Transport& transport) {
   Locality far = Locality::same_address_space;
   for (Rank peer : all_ranks(transport.size())) far = std::max(far, transport.locality(peer));
-  return far;
+  return {.ranks = transport.size(), .locality = far, .shared_memory = transport.shared_board() != nullptr};
 }
 
 std::size_t bytes_of(const Descriptor& descriptor) { return descriptor.length * size_of(descriptor.type); }
@@ -84,7 +85,7 @@ CallEngine::CallEngine(std::unique_ptr<Transport> transport, CommunicatorOptions
     : transport_(std::move(transport)),
       options_(std::move(options)),
       board_(transport_->shared_board()),
-      locality_(farthest(*transport_)),
+      shape_(shape_of(*transport_)),
       descriptors_(static_cast<std::size_t>(transport_->size())),
       known_(static_cast<std::size_t>(transport_->size())) {}
 
@@ -190,7 +191,7 @@ AllReduceStrategy CallEngine::resolve(const Descriptor& descriptor) const {
   if (!std::holds_alternative<Auto>(named)) return named;
   if (board_ != nullptr) return SharedSlices{};
   switch (descriptor.call) {
-    case CallKind::all_reduce: return choose_all_reduce(Bytes{bytes_of(descriptor)}, transport_->size(), locality_);
+    case CallKind::all_reduce: return choose_all_reduce(Bytes{bytes_of(descriptor)}, shape_);
     case CallKind::reduce:
     case CallKind::broadcast:
       if (bytes_of(descriptor) < kRingFromBytes) return Tree{};
@@ -277,6 +278,7 @@ std::optional<Failure> CallEngine::perform(Call& call, Deadline deadline) {
     if (in_slots && call.source.bytes() > 0) {
       std::memcpy(board_->next_slot().data(), call.source.data(), call.source.bytes());
     }
+    if (shared && !in_slots && !board_->addressable() && descriptor.misuse == Misuse::none) give_first_block(call);
     board_->enter(entry, deadline);
     for (Rank rank : all_ranks(transport_->size())) {
       std::memcpy(&descriptors_[static_cast<std::size_t>(rank.value)], board_->entry(rank).note.data(),
@@ -289,8 +291,12 @@ std::optional<Failure> CallEngine::perform(Call& call, Deadline deadline) {
 
   if (auto disagreement = find_disagreement(everybody)) return disagreement;
   const Rank root = root_of(everybody);
-  if (shared) {
+  if (shared && !in_slots && !board_->addressable()) {
+    perform_staged(call, root, deadline);
+  } else if (shared) {
     perform_shared(call, root, in_slots, deadline);
+  } else if (is_of_engine(algorithm)) {
+    perform_by_engine(call, deadline);
   } else {
     perform_by_plan(call, root, algorithm, deadline);
   }
@@ -320,6 +326,23 @@ std::span<const Descriptor> CallEngine::agree_by_messages(const Descriptor& mine
     descriptors_[static_cast<std::size_t>((rank - back + size) % size)] = known_[static_cast<std::size_t>(back)];
   }
   return descriptors_;
+}
+
+void CallEngine::perform_by_engine(const Call& call, Deadline deadline) {
+  const Descriptor& descriptor = call.descriptor;
+  tell(call, to_string(algorithm_of(descriptor)), 0);
+  if (transport_->size() == 1 || descriptor.length == 0) return;
+  const bool mean = descriptor.op == ReduceOp::mean;
+  const auto failed = [this] { return transport_->failure().has_value(); };
+  try {
+    transport_->engine_calls()->all_reduce(call.destination, mean ? ReduceOp::sum : descriptor.op, failed, deadline);
+  } catch (const PeerError&) {
+    // The engine cannot tell who it was that it lost; the transport will in a moment.
+    const Deadline moment = Deadline::after(std::chrono::seconds(1));
+    while (!failed() && !moment.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    throw;
+  }
+  if (mean) divide(descriptor.type, call.destination.data(), descriptor.length, transport_->size());
 }
 
 void CallEngine::perform_by_plan(const Call& call, Rank root, const AllReduceStrategy& algorithm, Deadline deadline) {

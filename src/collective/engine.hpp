@@ -70,7 +70,7 @@ class CallEngine {
   Transport& transport() { return *transport_; }
   const Transport& transport() const { return *transport_; }
   const CommunicatorOptions& options() const { return options_; }
-  Locality locality() const { return locality_; }
+  const WorldShape& shape() const { return shape_; }
   void abort(Failure failure) { transport_->abort(std::move(failure)); }
 
  private:
@@ -92,6 +92,11 @@ class CallEngine {
   void touch_memory(const Call& call, Rank root);
   void fold_slice(const Descriptor& descriptor, Slice slice);
   void look_up() const;  // whoever gave up waits for us to be through with its memory
+  // The same for processes, which cannot follow each other's pointers.
+  class Staging;
+  void give_first_block(const Call& call);
+  void perform_staged(const Call& call, Rank root, Deadline deadline);
+  void perform_by_engine(const Call& call, Deadline deadline);
   void perform_by_plan(const Call& call, Rank root, const AllReduceStrategy& algorithm, Deadline deadline);
   void tell(const Call& call, std::string_view algorithm, int step) const;
   // A peer failed: breaks the communicator, gets this rank's memory back, and throws what all ranks will.
@@ -102,9 +107,10 @@ class CallEngine {
   const std::unique_ptr<Transport> transport_;
   const CommunicatorOptions options_;
   SharedBoard* const board_;
-  const Locality locality_;
+  const WorldShape shape_;
 
   std::uint64_t sequence_ = 0;
+  std::uint64_t staged_blocks_ = 0;  // that went through the windows so far
   std::atomic<bool> in_use_{false};
   mutable bool observer_threw_ = false;
 

@@ -14,13 +14,12 @@ constexpr int kStepBits = 20;
 // One call under way.
 class Run {
  public:
-  Run(Transport& transport, const Execution& execution, std::byte* scratch, Buffer& staging,
-      std::vector<SendTicket>& tickets, std::vector<const void*>& sources)
+  Run(Transport& transport, const Execution& execution, std::byte* scratch, std::vector<SendTicket>& tickets,
+      std::vector<const void*>& sources)
       : transport_(transport),
         execution_(execution),
         type_(execution.type),
         scratch_(scratch),
-        staging_(staging),
         outbox_(tickets),
         sources_(sources) {}
 
@@ -31,6 +30,7 @@ class Run {
         outbox_.settle(execution_.deadline);
         step = action.step;
         if (execution_.before_step) execution_.before_step(step);
+        expect_until(step + 1);
       }
       one(action);
     }
@@ -38,6 +38,18 @@ class Run {
   }
 
  private:
+  // Says which long messages come up to that step, so that they do not wait for us to ask.
+  void expect_until(int step) {
+    const std::vector<Action>& actions = execution_.plan.actions;
+    for (; expected_ < actions.size() && actions[expected_].step <= step; ++expected_) {
+      const Action& action = actions[expected_];
+      const bool receives = action.kind == ActionKind::receive || action.kind == ActionKind::receive_fold;
+      if (receives && bytes(action.region.slice.count) > kEagerBytes) {
+        transport_.expect(action.peer, tag_of(execution_.sequence, action.step));
+      }
+    }
+  }
+
   void one(const Action& action) {
     const Tag tag = tag_of(execution_.sequence, action.step);
     const Slice slice = action.region.slice;
@@ -56,7 +68,7 @@ class Run {
         if (to != from) std::memcpy(to, from, bytes(slice.count));
         return;
       }
-      case ActionKind::fold: return fold_in(action, readable(action.other));
+      case ActionKind::fold: return fold_in(action, writable(action.region), readable(action.other), slice.count);
       case ActionKind::fold_all: return fold_contributions(action);
       case ActionKind::divide:
         if (execution_.op == ReduceOp::mean) {
@@ -72,18 +84,15 @@ class Run {
     return delivery;
   }
 
-  // Straight out of the sender's memory where that can be seen.
+  // Straight out of where the payload lies, piece by piece as it comes.
   void receive_fold(const Action& action, Tag tag) {
     const Delivery delivery = receive(action, tag);
-    if (const auto view = delivery.view()) return fold_in(action, view->data());
-    std::byte* staging = staging_.at_least(delivery.header().length);
-    delivery.copy_to({staging, delivery.header().length});
-    fold_in(action, staging);
+    delivery.read([this, &action](std::size_t offset, std::span<const std::byte> piece) {
+      fold_in(action, writable(action.region) + offset, piece.data(), piece.size() / size_of(type_));
+    });
   }
 
-  void fold_in(const Action& action, const std::byte* incoming) {
-    std::byte* own = writable(action.region);
-    const std::size_t length = action.region.slice.count;
+  void fold_in(const Action& action, std::byte* own, const std::byte* incoming, std::size_t length) {
     const ReduceOp op = execution_.op;
     switch (action.order) {
       case FoldOrder::incoming_lower: return fold(op, type_, own, incoming, own, length);
@@ -122,9 +131,9 @@ class Run {
   const Execution& execution_;
   const DataType type_;
   std::byte* const scratch_;
-  Buffer& staging_;
   Outbox outbox_;
   std::vector<const void*>& sources_;
+  std::size_t expected_ = 0;  // actions that were looked at for that
 };
 
 }  // namespace
@@ -158,7 +167,7 @@ void Outbox::cancel() noexcept {
 
 void Executor::execute(Transport& transport, const Execution& execution) {
   std::byte* scratch = scratch_.at_least(execution.plan.scratch_length * size_of(execution.type));
-  Run(transport, execution, scratch, staging_, tickets_, sources_).all();
+  Run(transport, execution, scratch, tickets_, sources_).all();
 }
 
 }  // namespace tutti::detail

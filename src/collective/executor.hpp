@@ -69,7 +69,6 @@ class Executor {
 
  private:
   Buffer scratch_;
-  Buffer staging_;
   std::vector<SendTicket> tickets_;
   std::vector<const void*> sources_;
 };

@@ -33,25 +33,26 @@ class FirstError {
   std::exception_ptr of_peer_;
 };
 
-void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Communicator&)>& f,
-              const CommunicatorOptions& options, FirstError& first_error) {
-  std::optional<Communicator> world;
-  std::string why = "has left";
-  try {
-    world.emplace(std::move(transport), options);
-    f(*world);
-  } catch (const std::exception& error) {
-    first_error.keep(std::current_exception(), dynamic_cast<const PeerError*>(&error) != nullptr);
-    why = fmt::format("threw: {}", error.what());
-  } catch (...) {
-    first_error.keep(std::current_exception(), false);
-    why = "threw";
-  }
-  // Somebody who moved the communicator away decides when it goes.
-  if (world && world->valid()) world->transport().depart(why);
-}
-
 }  // namespace
+
+void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Communicator&)>& f,
+              const CommunicatorOptions& options) {
+  Communicator world(std::move(transport), options);
+  const auto depart = [&](std::string_view why) {
+    // Somebody who moved the communicator away decides when it goes.
+    if (world.valid()) world.transport().depart(why);
+  };
+  try {
+    f(world);
+  } catch (const std::exception& error) {
+    depart(fmt::format("threw: {}", error.what()));
+    throw;
+  } catch (...) {
+    depart("threw");
+    throw;
+  }
+  depart("has left");
+}
 
 void run_ranks(int ranks, const std::function<void(Communicator&)>& f, const RunRanksOptions& options) {
   std::vector<std::unique_ptr<Transport>> endpoints =
@@ -61,7 +62,13 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& f, const Run
   threads.reserve(endpoints.size());
   for (std::unique_ptr<Transport>& endpoint : endpoints) {
     threads.emplace_back([&f, &options, &first_error, transport = std::move(endpoint)]() mutable {
-      run_rank(std::move(transport), f, options.communicator, first_error);
+      try {
+        run_rank(std::move(transport), f, options.communicator);
+      } catch (const PeerError&) {
+        first_error.keep(std::current_exception(), true);
+      } catch (...) {
+        first_error.keep(std::current_exception(), false);
+      }
     });
   }
   threads.clear();  // joins

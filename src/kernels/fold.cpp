@@ -53,22 +53,6 @@ void refuse_integer_mean(ReduceOp op, DataType type) {
 
 }  // namespace
 
-std::string_view to_string(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum: return "Sum";
-    case ReduceOp::mean: return "Mean";
-    case ReduceOp::min: return "Min";
-    case ReduceOp::max: break;
-  }
-  return "Max";
-}
-
-ReduceOp parse_reduce_op(std::string_view name) {
-  for (ReduceOp op : kAllReduceOps)
-    if (name == to_string(op)) return op;
-  throw UsageError(fmt::format("'{}' is no reduction; allowed are Sum, Mean, Min and Max", name));
-}
-
 void fold(ReduceOp op, DataType type, void* destination, const void* lower, const void* upper, std::size_t length) {
   refuse_integer_mean(op, type);
   const void* const sources[] = {lower, upper};

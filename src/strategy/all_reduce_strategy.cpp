@@ -15,7 +15,7 @@ namespace {
 
 // In the order of the variant.
 constexpr std::array<std::string_view, std::variant_size_v<AllReduceStrategy>> kNames = {
-    "Auto", "Centralized", "Tree", "Ring", "SharedSlices", "RecursiveDoubling", "HalvingDoubling"};
+    "Auto", "Centralized", "Tree", "Ring", "SharedSlices", "RecursiveDoubling", "HalvingDoubling", "Gloo"};
 
 std::string_view name_of(const AllReduceStrategy& strategy) { return kNames[strategy.index()]; }
 
@@ -71,7 +71,15 @@ Tree tree_from_json(const JsonValue& object) {
 }  // namespace
 
 std::vector<AllReduceStrategy> all_reduce_strategies() {
-  return {Auto{}, Centralized{}, Tree{}, Ring{}, SharedSlices{}, RecursiveDoubling{}, HalvingDoubling{}};
+  return {Auto{}, Centralized{}, Tree{}, Ring{}, SharedSlices{}, RecursiveDoubling{}, HalvingDoubling{}, Gloo{}};
+}
+
+bool is_of_engine(const AllReduceStrategy& strategy) { return std::holds_alternative<Gloo>(strategy); }
+
+std::vector<AllReduceStrategy> own_all_reduce_strategies() {
+  std::vector<AllReduceStrategy> strategies = all_reduce_strategies();
+  std::erase_if(strategies, is_of_engine);
+  return strategies;
 }
 
 void validate(const AllReduceStrategy& strategy) {

@@ -39,15 +39,17 @@ void relax_cpu() noexcept {
 
 void yield_cpu() noexcept { sched_yield(); }
 
+const int Doorbell::kPrivate = FUTEX_PRIVATE_FLAG;
+
 void Doorbell::wake_all() noexcept {
   rings_.fetch_add(1);
-  syscall(SYS_futex, &rings_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, &rings_, FUTEX_WAKE | private_flag_, INT32_MAX, nullptr, nullptr, 0);
 }
 
 void Doorbell::sleep_unless_rung_since(std::uint32_t rings, Duration longest) noexcept {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(longest);
   const timespec relative{.tv_sec = seconds.count(), .tv_nsec = (longest - seconds).count()};
-  syscall(SYS_futex, &rings_, FUTEX_WAIT_PRIVATE, rings, &relative, nullptr, 0);
+  syscall(SYS_futex, &rings_, FUTEX_WAIT | private_flag_, rings, &relative, nullptr, 0);
 }
 
 }  // namespace tutti

@@ -29,6 +29,9 @@ void yield_cpu() noexcept;
 
 class Doorbell {
  public:
+  // In memory that processes share, where `between_processes`.
+  explicit Doorbell(bool between_processes = false) : private_flag_(between_processes ? 0 : kPrivate) {}
+
   void ring() noexcept {
     if (sleepers_.load() != 0) wake_all();
   }
@@ -60,8 +63,11 @@ class Doorbell {
   void wake_all() noexcept;
   void sleep_unless_rung_since(std::uint32_t rings, Duration longest) noexcept;
 
+  static const int kPrivate;
+
   std::atomic<std::uint32_t> rings_{0};
   std::atomic<int> sleepers_{0};
+  const int private_flag_;
 };
 
 }  // namespace tutti

@@ -34,7 +34,8 @@ class Endpoint final : public Transport {
       const std::lock_guard lock(receiver.mailbox.mutex);
       Message& message = receiver.mailbox.obtain();
       message.header = {tag, payload.size()};
-      message.viewable = world_->shared_memory;
+      // As processes do, so that whoever reads is used to pieces.
+      message.most_per_piece = world_->shared_memory ? payload.size() : kEagerBytes;
       message.sender = &place_;
       message.receiver = &receiver;
       message.queued = message.held_by_sender = message.held_by_receiver = true;
@@ -96,6 +97,8 @@ class Endpoint final : public Transport {
     }
   }
 
+  void expect(Rank, Tag) override {}  // a message lies ready as soon as it is sent
+
   void abort(Failure failure) noexcept override { world_->abort(std::move(failure)); }
 
   std::optional<Failure> failure() const override {
@@ -110,6 +113,8 @@ class Endpoint final : public Transport {
     const int other = world_->place(peer).waiting_for.load();
     return other < 0 ? peer : Rank{other};
   }
+
+  EngineCalls* engine_calls() override { return nullptr; }
 
   SharedBoard* shared_board() override { return world_->shared_memory ? &board_ : nullptr; }
 
@@ -180,7 +185,7 @@ class Endpoint final : public Transport {
   const std::shared_ptr<World> world_;
   const Rank rank_;
   Place& place_;
-  Board board_;
+  Board<World> board_;
 };
 
 }  // namespace

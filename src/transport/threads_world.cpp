@@ -1,20 +1,19 @@
 #include "threads_world.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <tutti/transport/threads.hpp>
 
 namespace tutti::threads {
 
-void Message::copy_to(std::span<std::byte> destination) {
-  if (!destination.empty()) std::memcpy(destination.data(), payload, destination.size());
-}
-
-std::optional<std::span<const std::byte>> Message::view() const {
-  if (!viewable) return std::nullopt;
-  return std::span(payload, header.length);
+void Message::read(const PieceReader& reader) {
+  std::size_t offset = 0;
+  do {
+    const std::size_t count = std::min(most_per_piece, header.length - offset);
+    reader(offset, std::span(payload + offset, count));
+    offset += count;
+  } while (offset < header.length);
 }
 
 void Message::release() noexcept {

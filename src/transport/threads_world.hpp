@@ -17,6 +17,7 @@
 #include <tutti/transport/shared_board.hpp>
 #include <tutti/transport/transport.hpp>
 
+#include "board.hpp"
 #include "doorbell.hpp"
 
 namespace tutti::threads {
@@ -27,14 +28,13 @@ struct Place;
 // All but `done` is guarded by that mailbox' mutex; a taken message's payload is the receiver's to read.
 class Message final : public Delivery::Payload {
  public:
-  void copy_to(std::span<std::byte> destination) override;
-  std::optional<std::span<const std::byte>> view() const override;
+  void read(const PieceReader& reader) override;
   void release() noexcept override;
 
   Header header;
   const std::byte* payload = nullptr;
   std::vector<std::byte> copy;  // of a short payload
-  bool viewable = false;
+  std::size_t most_per_piece = 0;
   bool queued = false;
   bool held_by_sender = false;
   bool held_by_receiver = false;
@@ -68,20 +68,11 @@ struct Mailbox {
   void put_back_if_unheld(Message& message);
 };
 
-// A rank's seat at the shared board. `entered` and `left` count calls.
-struct alignas(128) Seat {
-  std::atomic<std::uint64_t> entered{0};
-  alignas(128) std::atomic<std::uint64_t> left{0};
-  std::atomic<bool> touching{false};
-  // By parity of the call: a rank can be one call ahead of a peer that still reads, and no more.
-  alignas(128) std::array<BoardEntry, 2> entries;
-  std::array<std::unique_ptr<std::byte[]>, 2> slots;
-};
-
 struct alignas(128) Place {
   Doorbell doorbell;
   Mailbox mailbox;
   Seat seat;
+  std::array<std::array<std::byte, SharedBoard::kSlotBytes>, 2> slots;  // by parity of the call
   std::atomic<int> waiting_for{-1};
   std::atomic<bool> gone{false};
   std::string why_gone;  // guarded by the world's mutex
@@ -111,6 +102,19 @@ struct World {
   Place& place(Rank rank) { return places[static_cast<std::size_t>(rank.value)]; }
   const Place& place(Rank rank) const { return places[static_cast<std::size_t>(rank.value)]; }
 
+  // What the board asks for.
+  static constexpr bool kAddressable = true;
+  Seat& seat(Rank rank) { return place(rank).seat; }
+  std::byte* slot(Rank rank, std::uint64_t parity) { return place(rank).slots[parity].data(); }
+  std::span<std::byte> window(Rank) { return {}; }
+  bool is_aborted() const noexcept { return aborted.load(); }
+  bool is_gone(Rank rank) const { return place(rank).gone.load(); }
+  void ring(Rank rank) noexcept { place(rank).doorbell.ring(); }
+  template <typename Ready>
+  bool wait(Rank rank, Ready&& ready, Deadline deadline) {
+    return place(rank).doorbell.wait(ready, deadline, patience);
+  }
+
   void ring_all() noexcept;
   void abort(Failure why) noexcept;
   [[noreturn]] void throw_failure() const;
@@ -135,32 +139,6 @@ struct World {
     std::vector<Rank> members;
   };
   std::vector<Descendant> descendants;
-};
-
-class Board final : public SharedBoard {
- public:
-  Board(World& world, Rank rank) : world_(world), rank_(rank), seat_(world.place(rank).seat) {}
-
-  std::span<std::byte> next_slot() override;
-  void enter(const BoardEntry& entry, Deadline deadline) override;
-  const BoardEntry& entry(Rank peer) const override;
-  std::span<const std::byte> slot(Rank peer) const override;
-  void leave(Deadline deadline) override;
-  void give_up() noexcept override;
-  bool aborted() const noexcept override { return world_.aborted.load(std::memory_order_relaxed); }
-
- private:
-  void begin_touch() override;
-  void end_touch() noexcept override;
-
-  template <typename Counter>
-  void wait_for_all(Counter counter, std::string_view what, Deadline deadline);
-  void ring_peers() noexcept;
-
-  World& world_;
-  const Rank rank_;
-  Seat& seat_;
-  std::uint64_t call_ = 0;
 };
 
 }  // namespace tutti::threads

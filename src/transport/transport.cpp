@@ -1,5 +1,7 @@
 #include <tutti/transport/transport.hpp>
 
+#include <cstring>
+
 #include <fmt/format.h>
 
 namespace tutti {
@@ -18,7 +20,9 @@ void Delivery::copy_to(std::span<std::byte> destination) const {
     throw UsageError(
         fmt::format("the message holds {} bytes, and the memory to receive it {}", header_.length, destination.size()));
   }
-  payload_->copy_to(destination);
+  payload_->read([&](std::size_t offset, std::span<const std::byte> piece) {
+    if (!piece.empty()) std::memcpy(destination.data() + offset, piece.data(), piece.size());
+  });
 }
 
 }  // namespace tutti

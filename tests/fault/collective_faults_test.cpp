@@ -35,7 +35,7 @@ struct Work {
 
 std::vector<Work> all_work(const WorldKind& kind) {
   std::vector<Work> work;
-  std::vector<AllReduceStrategy> algorithms = all_reduce_strategies();
+  std::vector<AllReduceStrategy> algorithms = own_all_reduce_strategies();
   algorithms.push_back(Tree{1});
   for (const AllReduceStrategy& algorithm : algorithms) {
     if (std::holds_alternative<SharedSlices>(algorithm) && !kind.shared_memory) continue;
@@ -220,7 +220,7 @@ thread_local Communicator* CollectiveFaults::this_world = nullptr;
 thread_local int CollectiveFaults::this_rank = -1;
 thread_local int CollectiveFaults::step_of_this_rank = 0;
 
-INSTANTIATE_TEST_SUITE_P(Threads, CollectiveFaults, ::testing::ValuesIn(world_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Worlds, CollectiveFaults, ::testing::ValuesIn(world_kinds()), name_of);
 
 TEST_P(CollectiveFaults, ARankThatThrowsAtAnyStepEndsTheOthersCalls) { strike_everywhere(Fault::throws, {2, 3, 5}); }
 TEST_P(CollectiveFaults, ARankThatLeavesAtAnyStepEndsTheOthersCalls) { strike_everywhere(Fault::leaves, {2, 3}); }

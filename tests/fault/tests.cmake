@@ -1,2 +1,2 @@
 # What happens when a rank fails.
-tutti_test(fault/collective_faults_test LINKS tutti_collective)
+tutti_test(fault/collective_faults_test LINKS tutti_threads_worlds)

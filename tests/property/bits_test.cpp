@@ -49,7 +49,7 @@ float fold_balanced_float(int first, int count, const std::vector<std::vector<fl
 }
 
 std::vector<AllReduceStrategy> algorithms_for(const WorldKind& kind) {
-  std::vector<AllReduceStrategy> algorithms = all_reduce_strategies();
+  std::vector<AllReduceStrategy> algorithms = own_all_reduce_strategies();
   algorithms.insert(algorithms.end(), {Tree{1}, Tree{3}});
   if (!kind.shared_memory) std::erase(algorithms, AllReduceStrategy(SharedSlices{}));
   return algorithms;

@@ -5,7 +5,7 @@ namespace {
 
 class Soak : public ::testing::TestWithParam<WorldKind> {};
 
-INSTANTIATE_TEST_SUITE_P(Threads, Soak, ::testing::ValuesIn(world_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Worlds, Soak, ::testing::ValuesIn(world_kinds()), name_of);
 
 TEST_P(Soak, TenThousandRoundsOfRandomCallsLengthsAndDelays) {
   soak(GetParam(), 2, 4000, 1);

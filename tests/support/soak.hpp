@@ -28,7 +28,7 @@ inline void delay(RandomStream& draws) {
 
 inline void soak(const WorldKind& kind, int ranks, int rounds, std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(ranks) + " ranks");
-  std::vector<AllReduceStrategy> algorithms = all_reduce_strategies();
+  std::vector<AllReduceStrategy> algorithms = own_all_reduce_strategies();
   if (!kind.shared_memory) std::erase(algorithms, AllReduceStrategy(SharedSlices{}));
   run_world(kind, ranks, [&](Communicator& world) {
     RandomStream common({seed});  // the same on all ranks

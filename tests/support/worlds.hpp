@@ -1,4 +1,5 @@
-// The worlds that a test runs over: every backend, in every way it can be had.
+// The worlds that a test runs over: every backend, in every way it can be had. Tests link threads_worlds.cpp, or
+// process_worlds.cpp and are then started by a launcher.
 #pragma once
 
 #include <functional>
@@ -7,30 +8,26 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <tutti/collective/run_ranks.hpp>
+#include <tutti/collective/communicator.hpp>
 
 namespace tutti::testing {
 
 struct WorldKind {
   std::string name;
   bool shared_memory;
+  std::vector<int> ranks;  // the numbers of ranks to go over: alone, powers of two, and others
+  std::function<void(int ranks, const std::function<void(Communicator&)>& f, const CommunicatorOptions& options)> run;
 
   friend std::ostream& operator<<(std::ostream& out, const WorldKind& kind) { return out << kind.name; }
 };
 
 inline std::string name_of(const ::testing::TestParamInfo<WorldKind>& parameter) { return parameter.param.name; }
 
-inline const std::vector<WorldKind>& world_kinds() {
-  static const std::vector<WorldKind> kinds{{"SharedMemory", true}, {"MessagesOnly", false}};
-  return kinds;
-}
+const std::vector<WorldKind>& world_kinds();
 
 inline void run_world(const WorldKind& kind, int ranks, const std::function<void(Communicator&)>& f,
-                      CommunicatorOptions options = {.deadline = std::chrono::seconds(60)}) {
-  run_ranks(ranks, f, {.shared_memory = kind.shared_memory, .communicator = std::move(options)});
+                      const CommunicatorOptions& options = {.deadline = std::chrono::seconds(60)}) {
+  kind.run(ranks, f, options);
 }
-
-// The numbers of ranks that tests go over: alone, powers of two, and others.
-inline const std::vector<int> kRanks{1, 2, 3, 5, 8};
 
 }  // namespace tutti::testing

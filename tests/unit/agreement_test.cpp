@@ -61,7 +61,7 @@ class Agreement : public ::testing::TestWithParam<WorldKind> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Threads, Agreement, ::testing::ValuesIn(world_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Worlds, Agreement, ::testing::ValuesIn(world_kinds()), name_of);
 
 TEST_P(Agreement, NamesWhoBroughtAnotherLength) {
   for (const AllReduceStrategy& algorithm :

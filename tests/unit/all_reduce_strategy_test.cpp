@@ -47,6 +47,7 @@ const std::vector<Forms>& every_form() {
       {SharedSlices{}, R"("SharedSlices")", "SharedSlices"},
       {RecursiveDoubling{}, R"("RecursiveDoubling")", "RecursiveDoubling"},
       {HalvingDoubling{}, R"("HalvingDoubling")", "HalvingDoubling"},
+      {Gloo{}, R"("Gloo")", "Gloo"},
   };
   return forms;
 }
@@ -87,9 +88,9 @@ TEST(AllReduceStrategy, RefusesAnArityBelowOne) {
 }
 
 constexpr const char* kAllowedJson =
-    R"("Auto", "Centralized", {"Tree": 2}, "Ring", "SharedSlices", "RecursiveDoubling" or "HalvingDoubling")";
+    R"("Auto", "Centralized", {"Tree": 2}, "Ring", "SharedSlices", "RecursiveDoubling", "HalvingDoubling" or "Gloo")";
 constexpr const char* kAllowedText =
-    "Auto, Centralized, Tree:2, Ring, SharedSlices, RecursiveDoubling or HalvingDoubling";
+    "Auto, Centralized, Tree:2, Ring, SharedSlices, RecursiveDoubling, HalvingDoubling or Gloo";
 
 TEST(AllReduceStrategy, NamesThePlaceOfAWrongDocument) {
   const std::string expected = std::string("expected an all-reduce strategy: ") + kAllowedJson;

@@ -61,10 +61,10 @@ class Allocation : public ::testing::TestWithParam<WorldKind> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Threads, Allocation, ::testing::ValuesIn(world_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Worlds, Allocation, ::testing::ValuesIn(world_kinds()), name_of);
 
 TEST_P(Allocation, HappensInNoAllReduceInSteadyState) {
-  for (const AllReduceStrategy& algorithm : all_reduce_strategies()) {
+  for (const AllReduceStrategy& algorithm : own_all_reduce_strategies()) {
     if (std::holds_alternative<SharedSlices>(algorithm) && !GetParam().shared_memory) continue;
     for (int ranks : {1, 2, 3, 4}) {
       for (bool reproducible : {false, true}) {

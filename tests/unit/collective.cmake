@@ -1,2 +1,2 @@
-tutti_test(unit/agreement_test LINKS tutti_collective)
-tutti_test(unit/allocation_test LINKS tutti_collective)
+tutti_test(unit/agreement_test LINKS tutti_threads_worlds)
+tutti_test(unit/allocation_test LINKS tutti_threads_worlds)

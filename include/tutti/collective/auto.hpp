@@ -1,7 +1,7 @@
-// What `Auto` picks, and why: a pure function of size, ranks and locality, never of a timing.
+// What `Auto` picks, and why: a pure function of the size and the shape of the world, never of a timing.
 //
-//   choose_all_reduce(Bytes{4096}, 4, Locality::same_host);    // RecursiveDoubling{}
-//   explain_all_reduce(Bytes{4096}, 4, Locality::same_host);   // "RecursiveDoubling: ... "
+//   choose_all_reduce(Bytes{4096}, {.ranks = 4, .locality = Locality::same_host});    // RecursiveDoubling{}
+//   explain_all_reduce(Bytes{4096}, {.ranks = 4, .locality = Locality::same_host});   // "RecursiveDoubling: ... "
 #pragma once
 
 #include <string>
@@ -12,10 +12,16 @@
 
 namespace tutti {
 
-// Never Auto itself. `locality` is that of the farthest peer.
-AllReduceStrategy choose_all_reduce(Bytes size, int ranks, Locality locality);
+struct WorldShape {
+  int ranks = 1;
+  Locality locality = Locality::same_address_space;  // of the farthest peer
+  bool shared_memory = false;                        // whether there is a board
+};
+
+// Never Auto itself.
+AllReduceStrategy choose_all_reduce(Bytes size, const WorldShape& shape);
 
 // The same choice in words.
-std::string explain_all_reduce(Bytes size, int ranks, Locality locality);
+std::string explain_all_reduce(Bytes size, const WorldShape& shape);
 
 }  // namespace tutti

@@ -23,6 +23,7 @@
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/base/rank.hpp>
+#include <tutti/collective/auto.hpp>
 #include <tutti/transport/transport.hpp>
 
 namespace tutti {
@@ -60,8 +61,7 @@ class Communicator {
 
   Rank rank() const;
   int size() const;
-  // The farthest of all peers.
-  Locality locality() const;
+  WorldShape shape() const;
 
   // False once it was moved from.
   bool valid() const { return engine_ != nullptr; }

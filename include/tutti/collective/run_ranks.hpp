@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include <tutti/collective/communicator.hpp>
 
@@ -22,5 +23,10 @@ struct RunRanksOptions {
 
 // Zero ranks or fewer is a UsageError.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& f, const RunRanksOptions& options = {});
+
+// Runs it on one rank, of a world that already is. When it throws, the others' waits end with a PeerError that names
+// the rank and says what it threw, and what it threw goes on to the caller.
+void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Communicator&)>& f,
+              const CommunicatorOptions& options = {});
 
 }  // namespace tutti

@@ -18,20 +18,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include <tutti/base/data_type.hpp>
+#include <tutti/base/reduce_op.hpp>
 #include <tutti/kernels/instructions.hpp>
 
 namespace tutti {
-
-enum class ReduceOp : std::uint8_t { sum, mean, min, max };
-
-inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max};
-
-// "Sum", "Mean", "Min", "Max"; any other name is a UsageError.
-std::string_view to_string(ReduceOp op);
-ReduceOp parse_reduce_op(std::string_view name);
 
 // destination = lower (op) upper. `destination` may be one of the operands. Mean adds; `divide` ends it.
 void fold(ReduceOp op, DataType type, void* destination, const void* lower, const void* upper, std::size_t length);

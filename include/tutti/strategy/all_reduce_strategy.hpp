@@ -51,10 +51,19 @@ struct HalvingDoubling {
   friend bool operator==(const HalvingDoubling&, const HalvingDoubling&) = default;
 };
 
-using AllReduceStrategy = std::variant<Auto, Centralized, Tree, Ring, SharedSlices, RecursiveDoubling, HalvingDoubling>;
+// Where ranks are processes over Gloo: its own all-reduce. No promise on the order of sums.
+struct Gloo {
+  friend bool operator==(const Gloo&, const Gloo&) = default;
+};
 
-// One of each, trees at their default arity: what "every algorithm" means in tests and benchmarks.
+using AllReduceStrategy =
+    std::variant<Auto, Centralized, Tree, Ring, SharedSlices, RecursiveDoubling, HalvingDoubling, Gloo>;
+
+// One of each, trees at their default arity.
 std::vector<AllReduceStrategy> all_reduce_strategies();
+// Those that an engine under the transport brings, and those that are tutti's own.
+bool is_of_engine(const AllReduceStrategy& strategy);
+std::vector<AllReduceStrategy> own_all_reduce_strategies();
 
 // Throws a UsageError for what no call could run: a tree of arity below 1.
 void validate(const AllReduceStrategy& strategy);

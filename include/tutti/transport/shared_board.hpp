@@ -1,6 +1,9 @@
-// Where ranks of one address space meet and lay their memory open to each other for the length of one call.
+// Where ranks of one host meet for a call.
 //
 //   board.enter({.note = what_i_bring, .source = mine, .destination = mine}, deadline);   // waits for everybody
+//
+// In one address space they lay their memory open to each other for the length of the call:
+//
 //   {
 //     const SharedBoard::Touch touch(board);
 //     for (Rank peer : all_ranks(size)) read(board.entry(peer).source);
@@ -9,6 +12,10 @@
 //
 // Others' memory is touched only under a Touch, which there is none of in an aborted world. So whoever wants its memory
 // back before all have left aborts the world and then calls `give_up`, which waits until nobody touches anything.
+//
+// Processes cannot follow each other's pointers: there `addressable` is false, and arrays pass through windows, memory
+// of the board itself, of which each rank has one that it writes and all read. A call may `leave` any number of times:
+// the k-th leave of a rank meets the k-th of the others.
 //
 // The k-th `enter` of a rank meets the k-th of the others. One thread at a time per rank.
 #pragma once
@@ -44,6 +51,11 @@ class SharedBoard {
   // What `peer` brought to the current call.
   virtual const BoardEntry& entry(Rank peer) const = 0;
   virtual std::span<const std::byte> slot(Rank peer) const = 0;
+
+  // Whether the pointers of an entry can be followed.
+  virtual bool addressable() const noexcept = 0;
+  // That rank's window, where they cannot; all are equally long, and none is where they can.
+  virtual std::span<std::byte> window(Rank peer) = 0;
 
   // Says that this rank is through with everybody's memory, and waits until everybody is. Not needed after a call in
   // which nobody touched any.

@@ -3,11 +3,9 @@
 //   std::vector<std::unique_ptr<Transport>> world = make_threads_world(4);
 //   std::thread first([&] { send(*world[0], Rank{1}, Tag{7}, payload, Deadline::after(30s)); });
 //
-// A message of up to kEagerBytes, or to itself, is copied when it is sent; of another the receiver reads the sender's
-// memory.
+// Of a message longer than kEagerBytes the receiver reads the sender's memory.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -19,8 +17,6 @@ struct ThreadsOptions {
   // false: ranks keep to messages, as if they were processes of one host: no shared board, no view of a payload.
   bool shared_memory = true;
 };
-
-inline constexpr std::size_t kEagerBytes = 4096;
 
 // One transport per rank. Zero ranks or fewer is a UsageError.
 std::vector<std::unique_ptr<Transport>> make_threads_world(int ranks, const ThreadsOptions& options = {});

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,7 @@
 
 namespace tutti {
 
+class EngineCalls;
 class SharedBoard;
 
 // How near a peer is.
@@ -39,23 +41,31 @@ struct Header {
   std::uint64_t length = 0;  // bytes of payload that follow, exactly
 };
 
+// A message of up to this length, or to itself, is copied when it is sent: its sender never waits for the receiver.
+inline constexpr std::size_t kEagerBytes = 4096;
+
 // A message that has been started. Belongs to the transport that gave it out.
 struct SendTicket {
   Rank to = {};
   std::uint64_t id = 0;
 };
 
-// A message that has come in: its header, and the payload wherever the backend has it. Hold it no longer than it takes
-// to copy: the sender's memory may be pinned by it.
+// Gets one piece of a payload, which begins `offset` bytes into it.
+using PieceReader = std::function<void(std::size_t offset, std::span<const std::byte> piece)>;
+
+// A message that has come in: its header, and the payload wherever the backend has it, which may be still on its way.
+// Hold it no longer than it takes to read: the sender's memory may be pinned by it.
 class Delivery {
  public:
+  // Where pieces of a payload meet: at multiples of this, so that no element lies in two of them.
+  static constexpr std::size_t kPieceAlignment = 64;
+
   // What a backend implements for its messages.
   class Payload {
    public:
-    // `destination` is exactly as long as the header says.
-    virtual void copy_to(std::span<std::byte> destination) = 0;
-    // The payload where it lies, if that is memory of this process.
-    virtual std::optional<std::span<const std::byte>> view() const = 0;
+    // Shows all of the payload once, from its beginning to its end, at addresses aligned for any element where the
+    // sender's were. Waits for what has not come yet until the deadline that `receive` was given.
+    virtual void read(const PieceReader& reader) = 0;
     virtual void release() noexcept = 0;
 
    protected:
@@ -70,7 +80,8 @@ class Delivery {
   }
 
   const Header& header() const { return header_; }
-  std::optional<std::span<const std::byte>> view() const { return payload_->view(); }
+  // Once, and once only, one of these. PeerError lost, late, or the world's failure.
+  void read(const PieceReader& reader) const { payload_->read(reader); }
   // A destination of another length is a UsageError naming both.
   void copy_to(std::span<std::byte> destination) const;
 
@@ -102,6 +113,10 @@ class Transport {
   // before its sender was lost is still handed out.
   virtual Delivery receive(Rank from, Tag tag, Deadline deadline) = 0;
 
+  // Says that the next message of that rank and tag will be received soon, so that a long one need not wait on its side
+  // until `receive` is called. A hint: it changes nothing else.
+  virtual void expect(Rank from, Tag tag) = 0;
+
   // Breaks this world for every rank in it: all waits end with `failure`. The first failure stays.
   virtual void abort(Failure failure) noexcept = 0;
   virtual std::optional<Failure> failure() const = 0;
@@ -113,8 +128,11 @@ class Transport {
   // Whom `peer` is itself waiting for at the moment, or `peer`: so that a chain of waits blames its far end.
   virtual Rank held_up_by(Rank peer) const = 0;
 
-  // Where all ranks share an address space, the place where they meet; otherwise none.
+  // Where all ranks share memory, the place where they meet; otherwise none.
   virtual SharedBoard* shared_board() = 0;
+
+  // The engine's own collectives, where it has some; otherwise none.
+  virtual EngineCalls* engine_calls() = 0;
 
   // A new world of some members of this one, which all call this with the same list; ranks follow the list's order.
   // Works in a broken world too. PeerError where a member brings another list, is lost or late.

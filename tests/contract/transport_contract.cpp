@@ -4,38 +4,14 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <vector>
-
-#include <tutti/transport/threads.hpp>
 
 namespace tutti::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-void run_threads(int ranks, bool shared_memory, const std::function<void(Transport&)>& script) {
-  auto world = make_threads_world(ranks, {.shared_memory = shared_memory});
-  std::vector<std::jthread> threads;
-  for (auto& endpoint : world) {
-    threads.emplace_back([&script, transport = std::move(endpoint)] {
-      try {
-        script(*transport);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << to_string(transport->rank()) << " threw: " << error.what();
-      }
-    });
-  }
-}
-
-std::string name_of(const ::testing::TestParamInfo<Backend>& parameter) { return parameter.param.name; }
-
-INSTANTIATE_TEST_SUITE_P(
-    Threads, TransportContract,
-    ::testing::Values(Backend{"SharedMemory", [](int ranks, const auto& script) { run_threads(ranks, true, script); }},
-                      Backend{"MessagesOnly",
-                              [](int ranks, const auto& script) { run_threads(ranks, false, script); }}),
-    name_of);
 
 const std::vector<int> kSizes{1, 2, 3, 5, 8};
 
@@ -79,15 +55,19 @@ Failure failure_of(F f) {
 
 TEST_P(TransportContract, TellsEachRankWhoItIsAndHowManyThereAre) {
   for (int ranks : kSizes) {
-    std::vector<std::atomic<int>> seen(static_cast<std::size_t>(ranks));
     run(ranks, [&](Transport& transport) {
       EXPECT_EQ(transport.size(), ranks);
-      ++seen.at(static_cast<std::size_t>(transport.rank().value));
       EXPECT_EQ(transport.locality(transport.rank()), Locality::same_address_space);
       for (Rank peer : all_ranks(ranks)) EXPECT_EQ(transport.locality(peer), transport.locality(peer));
       EXPECT_FALSE(transport.failure());
+      const int mine = transport.rank().value;
+      for (Rank peer : all_ranks(ranks)) send(transport, peer, Tag{1}, std::as_bytes(std::span(&mine, 1)), soon());
+      for (Rank peer : all_ranks(ranks)) {
+        int theirs = -1;
+        transport.receive(peer, Tag{1}, soon()).copy_to(std::as_writable_bytes(std::span(&theirs, 1)));
+        EXPECT_EQ(theirs, peer.value);
+      }
     });
-    for (const auto& count : seen) EXPECT_EQ(count, 1);
   }
 }
 
@@ -407,21 +387,54 @@ TEST_P(TransportContract, TellsGroupsThatAMemberDeparted) {
   });
 }
 
-TEST_P(TransportContract, ShowsAPayloadInPlaceOnlyWhereItIsMemoryOfThisProcess) {
-  run(2, [&](Transport& transport) {
-    const auto data = pattern(2 * kEagerBytes, transport.rank().value);
-    const SendTicket ticket = transport.start_send(next_of(transport), Tag{1}, data);
-    {
-      const Delivery delivery = transport.receive(previous_of(transport), Tag{1}, soon());
-      const bool shared = transport.locality(previous_of(transport)) == Locality::same_address_space;
-      EXPECT_EQ(delivery.view().has_value(), shared);
-      EXPECT_EQ(transport.shared_board() != nullptr, shared);
-      if (shared) {
-        const auto expected = pattern(2 * kEagerBytes, previous_of(transport).value);
-        EXPECT_TRUE(std::ranges::equal(*delivery.view(), expected));
+TEST_P(TransportContract, ShowsAPayloadPieceByPieceFromItsBeginningToItsEnd) {
+  for (std::size_t bytes : {std::size_t{0}, std::size_t{8}, std::size_t{1000}, kEagerBytes + 8, std::size_t{3} << 20}) {
+    run(2, [&](Transport& transport) {
+      const auto data = pattern(bytes, transport.rank().value);
+      const SendTicket ticket = transport.start_send(next_of(transport), Tag{1}, data);
+      const auto expected = pattern(bytes, previous_of(transport).value);
+      std::size_t seen = 0;
+      {
+        const Delivery delivery = transport.receive(previous_of(transport), Tag{1}, soon());
+        delivery.read([&](std::size_t offset, std::span<const std::byte> piece) {
+          EXPECT_EQ(offset, seen);
+          EXPECT_EQ(offset % Delivery::kPieceAlignment, 0u);
+          EXPECT_EQ(reinterpret_cast<std::uintptr_t>(piece.data()) % sizeof(double), 0u);
+          ASSERT_LE(offset + piece.size(), bytes);
+          EXPECT_TRUE(std::ranges::equal(piece, std::span(expected).subspan(offset, piece.size())));
+          seen += piece.size();
+        });
       }
-    }
+      EXPECT_EQ(seen, bytes);
+      transport.finish_send(ticket, soon());
+    });
+  }
+}
+
+TEST_P(TransportContract, ADeliveryThatNobodyReadsLetsItsSenderGo) {
+  run(2, [&](Transport& transport) {
+    const auto data = pattern(100 * kEagerBytes, transport.rank().value);
+    const SendTicket ticket = transport.start_send(next_of(transport), Tag{1}, data);
+    { const Delivery unread = transport.receive(previous_of(transport), Tag{1}, soon()); }
     transport.finish_send(ticket, soon());
+    const SendTicket next = transport.start_send(next_of(transport), Tag{1}, data);
+    {
+      const Delivery half_read = transport.receive(previous_of(transport), Tag{1}, soon());
+      EXPECT_THROW(half_read.read([](std::size_t, std::span<const std::byte>) { throw std::runtime_error("enough"); }),
+                   std::runtime_error);
+    }
+    transport.finish_send(next, soon());
+    meet(transport, Tag{2});
+  });
+}
+
+TEST_P(TransportContract, HasABoardOnlyWhereRanksAreOfOneHost) {
+  run(3, [&](Transport& transport) {
+    Locality farthest = Locality::same_address_space;
+    for (Rank peer : all_ranks(3)) farthest = std::max(farthest, transport.locality(peer));
+    const bool has_board = transport.shared_board() != nullptr;
+    EXPECT_FALSE(has_board && farthest == Locality::remote);
+    EXPECT_TRUE(has_board || farthest != Locality::same_address_space);
   });
 }
 

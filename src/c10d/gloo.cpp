@@ -1,0 +1,344 @@
+#include "gloo.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <gloo/common/error.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <tutti/base/assert.hpp>
+#include <tutti/base/error.hpp>
+
+namespace tutti::c10d {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::chrono::milliseconds milliseconds(Deadline deadline) {
+  return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
+}
+
+// --- the store
+// --------------------------------------------------------------------------------------------------------
+
+class TcpStore final : public Store {
+ public:
+  explicit TcpStore(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
+
+  std::int64_t add(const std::string& key) override { return store_->add(key, 1); }
+  void set(const std::string& key, const std::string& value) override {
+    store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+  }
+  bool has(const std::string& key) override { return store_->check({key}); }
+
+  const c10::intrusive_ptr<::c10d::Store>& handle() const { return store_; }
+
+ private:
+  const c10::intrusive_ptr<::c10d::Store> store_;
+};
+
+// --- links
+// ------------------------------------------------------------------------------------------------------------
+
+// The process group, for its connections.
+class Group final : public ::c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  ::gloo::Context& context() { return *contexts_.front(); }
+};
+
+// Frames over one of Gloo's connections. Gloo delivers a message into memory that was offered for it beforehand, and
+// ends the process where the message is longer. So there is room on offer for kFrames frames of the greatest length at
+// any time, the writer has no more than that on their way, and whoever reads tells how many it took.
+class GlooLink final : public Link {
+ public:
+  GlooLink(c10::intrusive_ptr<Group> group, int peer)
+      : group_(std::move(group)),
+        peer_(peer),
+        outgoing_(kFrames * kFrameBytes),
+        incoming_(kFrames * kFrameBytes),
+        sender_(group_->context().createUnboundBuffer(outgoing_.data(), outgoing_.size())),
+        receiver_(group_->context().createUnboundBuffer(incoming_.data(), incoming_.size())) {}
+
+  ~GlooLink() override {
+    if (!listener_.joinable()) return;
+    stopping_.store(true);
+    receiver_->abortWaitRecv();
+    listener_.join();
+  }
+
+  void start(std::function<void()> ring) override {
+    ring_ = std::move(ring);
+    for (std::uint64_t i = 0; i < kFrames; ++i) offer(i);
+    listener_ = std::thread([this] { listen(); });
+  }
+
+  std::size_t most_body_bytes() const override { return kMostBodyBytes; }
+
+  bool write(std::span<const std::byte> head, std::span<const std::byte> body) override {
+    if (written_ - acknowledged_ >= kFrames - kReserved) return false;
+    send(head, body);
+    return true;
+  }
+
+  bool stirred() const noexcept override { return arrived_.load() != popped_.load(std::memory_order_relaxed); }
+
+  std::span<const std::byte> front() override {
+    while (popped_.load(std::memory_order_relaxed) != arrived_.load()) {
+      const std::byte* frame = place(incoming_, popped_.load(std::memory_order_relaxed));
+      if (frame == nullptr) break;
+      Prefix prefix;
+      if (is_end()) return {};
+      std::memcpy(&prefix, frame, sizeof prefix);
+      acknowledged_ = std::max(acknowledged_, prefix.acknowledged);
+      if (prefix.bytes != 0) return {frame + sizeof prefix, prefix.bytes};
+      pop();
+    }
+    return {};
+  }
+
+  void pop() override {
+    const std::uint64_t frame = popped_.load(std::memory_order_relaxed);
+    offer(frame);
+    popped_.store(frame + 1);
+    if (frame + 1 - told_ >= kFrames / 2) send({}, {});
+  }
+
+  std::optional<std::string> closed() override {
+    if (!is_end()) return std::nullopt;
+    return "has died: its connection closed";
+  }
+
+ private:
+  // Ahead of each frame.
+  struct Prefix {
+    std::uint64_t bytes = 0;         // of the frame; 0 where all there is to say is how many frames were taken
+    std::uint64_t acknowledged = 0;  // frames that the writer has taken out of the other direction
+  };
+  static_assert(sizeof(Prefix) + kHeadBytes == kBodyAlignment);
+
+  static constexpr std::uint64_t kFrames = 16;
+  // For frames that only acknowledge: each side can always send them, however many of its own wait for the other's.
+  static constexpr std::uint64_t kReserved = 4;
+  static constexpr std::size_t kMostBodyBytes = 128 * 1024;
+  static constexpr std::size_t kFrameBytes = kBodyAlignment + kMostBodyBytes;
+  static constexpr std::uint64_t kSlot = 0x7475747469;  // what Gloo matches messages by; its own calls use others
+
+  struct AlignedMemory {
+    explicit AlignedMemory(std::size_t bytes)
+        : bytes_(bytes), memory_(static_cast<std::byte*>(std::aligned_alloc(kBodyAlignment, bytes))) {
+      if (memory_ == nullptr) throw std::bad_alloc();
+    }
+    ~AlignedMemory() { std::free(memory_); }
+    AlignedMemory(const AlignedMemory&) = delete;
+    AlignedMemory& operator=(const AlignedMemory&) = delete;
+    std::byte* data() { return memory_; }
+    std::size_t size() const { return bytes_; }
+
+   private:
+    std::size_t bytes_;
+    std::byte* memory_;
+  };
+
+  static std::byte* place(AlignedMemory& memory, std::uint64_t frame) {
+    return memory.data() + frame % kFrames * kFrameBytes;
+  }
+
+  // The listener counts the end as one that arrived, so that everybody looks.
+  bool is_end() const { return ended_.load() && arrived_.load() == popped_.load(std::memory_order_relaxed) + 1; }
+
+  void send(std::span<const std::byte> head, std::span<const std::byte> body) {
+    told_ = popped_.load(std::memory_order_relaxed);
+    const Prefix prefix{.bytes = head.size() + body.size(), .acknowledged = told_};
+    std::byte* frame = place(outgoing_, written_);
+    std::memcpy(frame, &prefix, sizeof prefix);
+    if (!head.empty()) std::memcpy(frame + sizeof prefix, head.data(), head.size());
+    if (!body.empty()) std::memcpy(frame + kBodyAlignment, body.data(), body.size());
+    try {
+      sender_->send(peer_, kSlot, written_ % kFrames * kFrameBytes, sizeof prefix + prefix.bytes);
+    } catch (const ::gloo::Exception&) {
+      // The connection is closed, which the listener tells.
+    }
+    ++written_;
+  }
+
+  void offer(std::uint64_t frame) {
+    try {
+      receiver_->recv(peer_, kSlot, frame % kFrames * kFrameBytes, kFrameBytes);
+    } catch (const ::gloo::Exception&) {
+    }
+  }
+
+  void listen() {
+    // A wait of Gloo's that times out closes all connections: deadlines are for those above.
+    constexpr auto kForEver = std::chrono::hours(24 * 365);
+    for (;;) {
+      try {
+        if (!receiver_->waitRecv(nullptr, kForEver)) {
+          if (stopping_.load()) return;
+          continue;
+        }
+      } catch (const std::exception&) {
+        ended_.store(true);
+      }
+      arrived_.fetch_add(1);
+      ring_();
+      if (ended_.load()) return;
+    }
+  }
+
+  const c10::intrusive_ptr<Group> group_;
+  const int peer_;
+  AlignedMemory outgoing_;
+  AlignedMemory incoming_;
+  const std::unique_ptr<::gloo::transport::UnboundBuffer> sender_;
+  const std::unique_ptr<::gloo::transport::UnboundBuffer> receiver_;
+  std::uint64_t written_ = 0;
+  std::uint64_t acknowledged_ = 0;  // of those written
+  std::uint64_t told_ = 0;          // of those popped, what the peer was told
+  std::atomic<std::uint64_t> popped_{0};
+  std::atomic<std::uint64_t> arrived_{0};
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> stopping_{false};
+  std::function<void()> ring_;
+  std::thread listener_;
+};
+
+bool is_interface(const std::string& name) { return ::if_nametoindex(name.c_str()) != 0; }
+
+std::shared_ptr<::gloo::transport::Device> device_for(const std::string& interface) {
+  try {
+    return is_interface(interface) ? ::c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                                   : ::c10d::ProcessGroupGloo::createDeviceForHostname(interface);
+  } catch (const std::exception& error) {
+    throw UsageError(fmt::format("'{}' is neither a network interface nor an address of this host", interface));
+  }
+}
+
+c10::intrusive_ptr<Group> make_group(const GlooOptions& options, Deadline deadline) {
+  auto gloo_options = ::c10d::ProcessGroupGloo::Options::create(milliseconds(deadline));
+  gloo_options->devices.push_back(device_for(options.interface));
+  gloo_options->threads = 1;
+  const auto& store = static_cast<const TcpStore&>(*options.store);
+  return c10::make_intrusive<Group>(c10::make_intrusive<::c10d::PrefixStore>(options.prefix, store.handle()),
+                                    options.rank.value, options.size, gloo_options);
+}
+
+// --- Gloo's own collectives
+// -------------------------------------------------------------------------------------------
+
+std::optional<at::ScalarType> scalar_type(DataType type) {
+  switch (type) {
+    case DataType::float32: return at::kFloat;
+    case DataType::float64: return at::kDouble;
+    case DataType::float16: return at::kHalf;
+    case DataType::int32: return at::kInt;
+    case DataType::int64: return at::kLong;
+    case DataType::bfloat16: break;  // Gloo has none
+  }
+  return std::nullopt;
+}
+
+::c10d::ReduceOp reduce_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min: return ::c10d::ReduceOp::MIN;
+    case ReduceOp::max: return ::c10d::ReduceOp::MAX;
+    default: return ::c10d::ReduceOp::SUM;
+  }
+}
+
+class GlooCalls final : public EngineCalls {
+ public:
+  explicit GlooCalls(GlooOptions options) : options_(std::move(options)) {}
+
+  bool can_all_reduce(DataType type) const override { return scalar_type(type).has_value(); }
+
+  void all_reduce(Array data, ReduceOp op, const std::function<bool()>& given_up, Deadline deadline) override {
+    c10::intrusive_ptr<::c10d::Work> work;
+    try {
+      if (!group_) group_ = make_group(options_, deadline);
+      std::vector<at::Tensor> tensors{
+          at::from_blob(data.data(), {static_cast<std::int64_t>(data.length())}, *scalar_type(data.type()))};
+      ::c10d::AllreduceOptions how;
+      how.reduceOp = reduce_op(op);
+      how.timeout = milliseconds(deadline);
+      work = group_->allreduce(tensors, how);
+    } catch (const std::exception& error) {
+      fail(deadline, error.what());
+    }
+    // It ends at the deadline by itself, and closes its connections then.
+    for (;;) {
+      try {
+        work->wait(kLook);
+        return;
+      } catch (const std::exception& error) {
+        if (work->isCompleted()) fail(deadline, error.what());
+      }
+      if (given_up()) group_->context().closeConnections();
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLook{20};
+
+  [[noreturn]] void fail(Deadline deadline, const char* why) const {
+    std::vector<Rank> others;
+    for (Rank rank : all_ranks(options_.size)) {
+      if (rank != options_.rank) others.push_back(rank);
+    }
+    if (deadline.passed()) throw PeerError({FailureKind::late, others, "Gloo's all-reduce did not end in time"});
+    throw PeerError({FailureKind::lost, others, fmt::format("Gloo's all-reduce failed: {}", why)});
+  }
+
+  const GlooOptions options_;
+  c10::intrusive_ptr<Group> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> connect_store(const StorePlace& place, Deadline deadline) {
+  ::c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(place.port);
+  options.isServer = false;
+  options.waitWorkers = false;
+  options.timeout = milliseconds(deadline);
+  try {
+    auto store = c10::make_intrusive<::c10d::TCPStore>(place.host, options);
+    return std::make_shared<TcpStore>(c10::make_intrusive<::c10d::PrefixStore>(place.prefix + "/tutti", store));
+  } catch (const std::exception& error) {
+    throw PeerError({FailureKind::late,
+                     {Rank{0}},
+                     fmt::format("nobody answers at {}:{}, where the ranks are to meet", place.host, place.port)});
+  }
+}
+
+std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, Deadline deadline) {
+  const c10::intrusive_ptr<Group> group = make_group(options, deadline);
+  std::vector<std::unique_ptr<Link>> links(static_cast<std::size_t>(options.size));
+  for (Rank peer : all_ranks(options.size)) {
+    if (peer == options.rank) continue;
+    links[static_cast<std::size_t>(peer.value)] = std::make_unique<GlooLink>(group, peer.value);
+  }
+  return links;
+}
+
+EngineFactory gloo_calls(const GlooOptions& options) {
+  return [options](const EngineWorld& world) -> std::unique_ptr<EngineCalls> {
+    GlooOptions here = options;
+    here.prefix = fmt::format("{}/calls/{}", options.prefix, world.id);
+    here.rank = world.rank;
+    here.size = world.size;
+    return std::make_unique<GlooCalls>(std::move(here));
+  };
+}
+
+}  // namespace tutti::c10d

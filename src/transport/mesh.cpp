@@ -1,0 +1,355 @@
+#include "mesh.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "processes_world.hpp"
+
+namespace tutti::processes {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long a process that ends waits until the others have heard that it does.
+constexpr Duration kGoodbye = 1s;
+// How often the mesh's own thread looks whether it is needed, while others wait and poll anyway.
+constexpr Duration kNap = 2ms;
+
+// What processes of one host share: a doorbell each, and a ring for each ordered pair.
+std::size_t bells_bytes(std::size_t members) { return members * 128; }
+
+}  // namespace
+
+std::size_t Mesh::segment_bytes(std::size_t members) {
+  return bells_bytes(members) + members * members * sizeof(FrameRing);
+}
+
+Mesh::Mesh(MeshOptions options)
+    : keep_(std::move(options.keep)),
+      rank_(options.rank.value),
+      heartbeat_(options.heartbeat),
+      peers_(options.wires.size()),
+      peer_bells_(options.wires.size()) {
+  const auto now = Deadline::Clock::now();
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    peers_[i].heard = now;
+    peers_[i].wire = std::move(options.wires[i]);
+    if (peers_[i].wire) peers_[i].wire->start([this] { bell_.load()->ring(); });
+  }
+  housekeeper_ = std::thread([this] { keep_house(); });
+}
+
+Mesh::~Mesh() {
+  {
+    std::unique_lock lock(mutex_);
+    for (int i = 0; i < size(); ++i) {
+      if (i != rank_) post(i, {.kind = FrameKind::goodbye});
+    }
+    const auto all_heard = [&] {
+      return std::ranges::all_of(peers_, [](const Peer& peer) {
+        return !peer.wire || peer.gone || peer.said_goodbye || peer.heard_our_goodbye;
+      });
+    };
+    wait(lock, all_heard, Deadline::after(kGoodbye));
+  }
+  {
+    const std::lock_guard lock(stop_mutex_);
+    stopping_.store(true);
+  }
+  stopped_.notify_all();
+  bell_.load()->ring();
+  housekeeper_.join();
+  // Before the memory with the doorbells goes, that links ring.
+  peers_.clear();
+}
+
+void Mesh::share_memory(Segment segment, const std::vector<int>& members) {
+  std::unique_lock lock(mutex_);
+  segment.forget_file();
+  const std::size_t count = members.size();
+  std::byte* memory = segment.data();
+  const auto bell_of = [&](std::size_t place) { return reinterpret_cast<Doorbell*>(memory + place * 128); };
+  auto* rings = reinterpret_cast<FrameRing*>(memory + bells_bytes(count));
+  const auto mine = static_cast<std::size_t>(std::ranges::find(members, rank_) - members.begin());
+  for (std::size_t place = 0; place < count; ++place) {
+    if (place == mine) continue;
+    const auto peer = static_cast<std::size_t>(members[place]);
+    peer_bells_[peer] = bell_of(place);
+    peers_[peer].memory =
+        std::make_unique<MemoryLink>(rings[mine * count + place], rings[place * count + mine], *peer_bells_[peer]);
+  }
+  Doorbell* old = bell_.exchange(bell_of(mine));
+  patience_ = Patience::for_ranks(static_cast<int>(count));
+  segment_ = std::move(segment);
+  old->ring();  // whoever sleeps there comes over
+}
+
+void Mesh::ring(int peer) noexcept {
+  if (Doorbell* bell = peer_bells_[static_cast<std::size_t>(peer)]) bell->ring();
+}
+
+bool Mesh::has_news() const noexcept {
+  if (wants_to_write_.load(std::memory_order_relaxed)) return true;
+  return std::ranges::any_of(peers_, [](const Peer& peer) {
+    return (peer.memory && peer.memory->stirred()) || (peer.wire && peer.wire->stirred());
+  });
+}
+
+void Mesh::poll() {
+  bool handled = false;
+  bool wants = false;
+  for (int i = 0; i < size(); ++i) {
+    Peer& peer = peers_[static_cast<std::size_t>(i)];
+    if (!peer.wire || peer.gone) continue;
+    if (peer.memory) handled |= drain(i, *peer.memory);
+    handled |= drain(i, *peer.wire);
+    if (const auto why = peer.wire->closed()) {
+      lose(i, *why, peer.said_goodbye);
+      peer.gone = true;
+      handled = true;
+      continue;
+    }
+    pump(peer);
+    wants |= !peer.queue.empty() || !peer.flowing.empty();
+  }
+  wants_to_write_.store(wants, std::memory_order_relaxed);
+  // Whoever else waits may wait for just this.
+  if (handled && waiting_.load() > 1) bell_.load()->ring();
+}
+
+bool Mesh::drain(int rank, Link& link) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  bool handled = false;
+  while (!(peer.held && &link == &peer.path())) {
+    const std::span<const std::byte> bytes = link.front();
+    if (bytes.empty() || !handle(rank, Frame::from(bytes))) break;
+    link.pop();
+    handled = true;
+  }
+  if (handled) peer.heard = Deadline::Clock::now();
+  return handled;
+}
+
+bool Mesh::handle(int rank, const Frame& frame) {
+  Peer& from = peers_[static_cast<std::size_t>(rank)];
+  const FrameHead& head = frame.head;
+  switch (head.kind) {
+    case FrameKind::heartbeat: return true;
+    case FrameKind::goodbye:
+      from.said_goodbye = true;
+      post(rank, {.kind = FrameKind::goodbye_heard});
+      lose(rank, "has left", /*clean=*/true);
+      return true;
+    case FrameKind::goodbye_heard: from.heard_our_goodbye = true; return true;
+    case FrameKind::pull:
+    case FrameKind::drop: {
+      Outgoing& message = messages_[head.id & 0xffffffff];
+      if (message.id != head.id || message.done) return true;
+      if (head.kind == FrameKind::pull) {
+        if (!message.flows) start_flowing(message);
+      } else {
+        std::erase(from.flowing, message.id);
+        message.flows = false;
+        message.done = true;
+      }
+      return true;
+    }
+    case FrameKind::piece: {
+      const auto found = from.asked_for.find(head.id);
+      if (found == from.asked_for.end()) return true;  // given up meanwhile
+      return found->second->take(frame);
+    }
+    case FrameKind::answer: {
+      const auto found = questions_.find(head.id);
+      if (found != questions_.end()) found->second = head.tag;
+      return true;
+    }
+    default: break;
+  }
+  const auto found = worlds_.find(head.world);
+  const std::shared_ptr<World> world = found == worlds_.end() ? nullptr : found->second.lock();
+  if (world) {
+    world->handle(rank, frame);
+  } else if (head.kind == FrameKind::ask) {
+    post(rank, {.world = head.world, .id = head.id, .kind = FrameKind::answer});
+  } else if (!past_worlds_.contains(head.world)) {
+    std::vector<std::byte> kept(sizeof head + frame.body.size());
+    std::memcpy(kept.data(), &head, sizeof head);
+    std::ranges::copy(frame.body, kept.begin() + sizeof head);
+    early_[head.world].emplace_back(rank, std::move(kept));
+  }
+  return true;
+}
+
+void Mesh::post(int rank, const FrameHead& head, std::span<const std::byte> body) {
+  Peer& to = peers_[static_cast<std::size_t>(rank)];
+  if (!to.wire || to.gone) return;
+  const auto head_bytes = std::as_bytes(std::span(&head, 1));
+  const bool about_liveness = head.kind >= FrameKind::heartbeat;
+  if (about_liveness && head.kind == FrameKind::heartbeat) {
+    // One that finds no room is not worth keeping.
+    to.wire->write(head_bytes, body);
+    return;
+  }
+  if (to.queue.empty() && to.path().write(head_bytes, body)) return;
+  std::vector<std::byte> kept(head_bytes.begin(), head_bytes.end());
+  kept.insert(kept.end(), body.begin(), body.end());
+  to.queue.push_back(std::move(kept));
+  wants_to_write_.store(true, std::memory_order_relaxed);
+}
+
+void Mesh::pump(Peer& peer) {
+  Link& link = peer.path();
+  while (!peer.queue.empty()) {
+    const std::span<const std::byte> frame = peer.queue.front();
+    if (!link.write(frame.first(Link::kHeadBytes), frame.subspan(Link::kHeadBytes))) return;
+    peer.queue.pop_front();
+  }
+  while (!peer.flowing.empty()) {
+    Outgoing& next = message(peer.flowing.front());
+    const std::uint64_t count = std::min<std::uint64_t>(link.most_body_bytes(), next.length - next.written);
+    const FrameHead head{.world = next.world, .id = next.id, .offset = next.written, .kind = FrameKind::piece};
+    if (!link.write(std::as_bytes(std::span(&head, 1)), {next.payload + next.written, count})) return;
+    next.written += count;
+    if (next.written < next.length) continue;
+    next.flows = false;
+    next.done = true;
+    peer.flowing.pop_front();
+    if (waiting_.load() > 1) bell_.load()->ring();
+  }
+}
+
+Outgoing& Mesh::start_message(int peer) {
+  if (free_messages_.empty()) {
+    for (int i = 0; i < 16; ++i) {
+      free_messages_.push_back(static_cast<std::uint32_t>(messages_.size()));
+      messages_.emplace_back();
+    }
+  }
+  const std::uint32_t place = free_messages_.back();
+  free_messages_.pop_back();
+  Outgoing& message = messages_[place];
+  // What was said about the one that had this place before must not be taken for this one.
+  const std::uint64_t generation = (message.id >> 32) + 1;
+  message = {.id = generation << 32 | place, .peer = peer};
+  return message;
+}
+
+Outgoing& Mesh::message(std::uint64_t id) {
+  TUTTI_ASSERT_LT(id & 0xffffffff, messages_.size());
+  Outgoing& found = messages_[id & 0xffffffff];
+  TUTTI_ASSERT_EQ(found.id, id);
+  return found;
+}
+
+void Mesh::start_flowing(Outgoing& message) {
+  Peer& to = peer(message.peer);
+  message.flows = true;
+  to.flowing.push_back(message.id);
+  pump(to);
+  if (!to.flowing.empty()) wants_to_write_.store(true, std::memory_order_relaxed);
+}
+
+void Mesh::end_message(Outgoing& message) {
+  if (message.flows) std::erase(peer(message.peer).flowing, message.id);
+  message.flows = false;
+  message.done = true;
+  free_messages_.push_back(static_cast<std::uint32_t>(message.id & 0xffffffff));
+}
+
+bool Mesh::waits_to_flow(int peer, std::uint64_t world, Tag tag) const {
+  return std::ranges::any_of(messages_, [&](const Outgoing& message) {
+    return !message.done && !message.flows && message.peer == peer && message.world == world && message.tag == tag &&
+           message.written == 0 && message.length > 0;
+  });
+}
+
+void Mesh::add_world(const std::shared_ptr<World>& world) {
+  worlds_[world->id()] = world;
+  const auto found = early_.find(world->id());
+  if (found == early_.end()) return;
+  const auto frames = std::move(found->second);
+  early_.erase(found);
+  for (const auto& [from, bytes] : frames) world->handle(from, Frame::from(bytes));
+}
+
+void Mesh::remove_world(std::uint64_t id) {
+  worlds_.erase(id);
+  past_worlds_.insert(id);
+}
+
+std::uint64_t Mesh::ask(int rank, std::uint64_t world) {
+  questions_[++last_question_] = std::nullopt;
+  post(rank, {.world = world, .id = last_question_, .kind = FrameKind::ask});
+  return last_question_;
+}
+
+std::optional<std::uint64_t> Mesh::answer(std::uint64_t question) {
+  const auto found = questions_.find(question);
+  return found == questions_.end() ? std::nullopt : found->second;
+}
+
+void Mesh::lose(int rank, const std::string& why, bool clean) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  // After a goodbye there is still the answer to it to be written.
+  if (!clean) peer.gone = true;
+  peer.flowing.clear();
+  for (const auto& [id, weak] : worlds_) {
+    if (const std::shared_ptr<World> world = weak.lock()) world->lose(rank, why, clean);
+  }
+}
+
+// The mesh's own thread: polls while nobody else does, and sends and watches heartbeats.
+void Mesh::keep_house() {
+  const Duration interval = std::clamp<Duration>(heartbeat_ / 5, 1ms, 1s);
+  auto last_beat = Deadline::Clock::now();
+  std::uint64_t waits_seen = 0;
+  while (!stopping_.load()) {
+    const std::uint64_t waits = waits_.load(std::memory_order_relaxed);
+    if (waiting_.load() > 0 || waits != waits_seen) {
+      std::unique_lock lock(stop_mutex_);
+      stopped_.wait_for(lock, std::min(kNap, interval), [&] { return stopping_.load(); });
+    } else {
+      bool looked = false;
+      bell_.load()->wait(
+          [&] {
+            if (stopping_.load() || waiting_.load() > 0) return true;
+            if (!has_news()) return false;
+            looked = true;
+            const std::lock_guard lock(mutex_);
+            poll();
+            return wants_to_write_.load();
+          },
+          Deadline::after(interval), {});
+      if (looked && wants_to_write_.load()) std::this_thread::yield();
+    }
+    waits_seen = waits;
+    const auto now = Deadline::Clock::now();
+    if (now - last_beat < interval) continue;
+    const std::lock_guard lock(mutex_);
+    poll();
+    // Who was stopped itself has heard of nobody.
+    if (now - last_beat > heartbeat_ / 2) {
+      for (Peer& peer : peers_) peer.heard = now;
+    }
+    last_beat = now;
+    beat();
+  }
+}
+
+void Mesh::beat() {
+  const auto now = Deadline::Clock::now();
+  for (int i = 0; i < size(); ++i) {
+    Peer& peer = peers_[static_cast<std::size_t>(i)];
+    if (!peer.wire || peer.gone || peer.said_goodbye) continue;
+    post(i, {.kind = FrameKind::heartbeat});
+    if (now - peer.heard > heartbeat_) {
+      lose(i, fmt::format("was not heard of for {}: it was stopped, or cut off", to_string(heartbeat_)), false);
+      bell_.load()->ring();
+    }
+  }
+}
+
+}  // namespace tutti::processes

@@ -1,0 +1,205 @@
+// One process of a job, and its links to the others. It carries frames for all worlds that this process is in, and
+// notices when another process dies, stops or is cut off.
+//
+// One mutex guards everything here and in the worlds. Whoever waits polls the links meanwhile; when nobody waits, a
+// thread of the mesh does.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <tutti/base/deadline.hpp>
+#include <tutti/base/rank.hpp>
+#include <tutti/transport/link.hpp>
+#include <tutti/transport/transport.hpp>
+
+#include "doorbell.hpp"
+#include "frame.hpp"
+#include "memory_link.hpp"
+#include "segment.hpp"
+
+namespace tutti::processes {
+
+class Mesh;
+class World;
+struct Incoming;
+
+// A message on its way out.
+struct Outgoing {
+  std::uint64_t id = 0;
+  int peer = 0;
+  std::uint64_t world = 0;
+  Tag tag = {};
+  const std::byte* payload = nullptr;
+  std::uint64_t length = 0;
+  std::uint64_t written = 0;  // bytes that went into the link
+  bool flows = false;         // it was asked for, and is not through
+  bool done = false;          // the payload is not needed any more
+};
+
+struct Peer {
+  std::unique_ptr<Link> wire;                // none to ourselves
+  std::unique_ptr<Link> memory;              // where both share memory; then messages go through it
+  bool held = false;                         // somebody reads the frame at the front of `path()` without the lock
+  std::deque<std::vector<std::byte>> queue;  // frames that found no room, for `path()`
+  std::deque<std::uint64_t> flowing;         // ids of outgoing messages that flow
+  std::unordered_map<std::uint64_t, Incoming*> asked_for;
+  Locality locality = Locality::remote;
+  Deadline::Clock::time_point heard{};
+  bool gone = false;
+  bool said_goodbye = false;
+  bool heard_our_goodbye = false;
+
+  Link& path() { return memory ? *memory : *wire; }
+};
+
+struct MeshOptions {
+  Rank rank;
+  std::vector<std::unique_ptr<Link>> wires;  // by rank
+  Duration heartbeat;
+  std::shared_ptr<void> keep;
+};
+
+class Mesh : public std::enable_shared_from_this<Mesh> {
+ public:
+  explicit Mesh(MeshOptions options);
+  // Tells the others that it goes, and waits for a moment until they have heard it.
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  std::mutex& mutex() { return mutex_; }
+
+  // From now on messages to these peers go through `segment`, in which everybody of `members` has its place.
+  void share_memory(Segment segment, const std::vector<int>& members);
+  static std::size_t segment_bytes(std::size_t members);
+  Locality locality(int peer) const {
+    return peer == rank_ ? Locality::same_address_space : peers_[static_cast<std::size_t>(peer)].locality;
+  }
+  bool shares_memory_with(int peer) const { return peer == rank_ || peers_[static_cast<std::size_t>(peer)].memory; }
+  void ring(int peer) noexcept;
+  void ring_own_threads() noexcept { bell_.load()->ring(); }
+
+  // Waits until `ready`, which is called with the mutex held; `lock` is held before and after.
+  template <typename Ready>
+  bool wait(std::unique_lock<std::mutex>& lock, Ready&& ready, Deadline deadline) {
+    if (ready()) return true;
+    lock.unlock();
+    const bool in_time = wait_unlocked(
+        [&] {
+          const std::lock_guard guard(mutex_);
+          poll();
+          return ready();
+        },
+        deadline);
+    lock.lock();
+    return in_time;
+  }
+
+  // The same without the mutex, for what is looked at without it.
+  template <typename Ready>
+  bool wait_unlocked(Ready&& ready, Deadline deadline) {
+    const Waiting waiting(*this);
+    return bell_.load()->wait(
+        [&] {
+          if (has_news()) {
+            const std::lock_guard guard(mutex_);
+            poll();
+          }
+          return ready();
+        },
+        deadline, patience_);
+  }
+
+  // The rest with the mutex held.
+
+  // Looks at all links and handles what has come.
+  void poll();
+
+  void post(int peer, const FrameHead& head, std::span<const std::byte> body = {});
+
+  Outgoing& start_message(int peer);
+  Outgoing& message(std::uint64_t id);
+  void start_flowing(Outgoing& message);
+  void end_message(Outgoing& message);
+  // Whether a message of that world and tag was announced to the peer, and waits to be asked for.
+  bool waits_to_flow(int peer, std::uint64_t world, Tag tag) const;
+
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+
+  void add_world(const std::shared_ptr<World>& world);
+  void remove_world(std::uint64_t id);
+
+  // An answer to a question that `ask` sent.
+  std::uint64_t ask(int peer, std::uint64_t world);
+  std::optional<std::uint64_t> answer(std::uint64_t question);
+  void forget_question(std::uint64_t question) { questions_.erase(question); }
+
+ private:
+  // While a thread waits, the mesh's own thread keeps out of its way.
+  class Waiting {
+   public:
+    explicit Waiting(Mesh& mesh) : mesh_(mesh) {
+      mesh_.waiting_.fetch_add(1);
+      mesh_.waits_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Waiting() { mesh_.waiting_.fetch_sub(1); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Mesh& mesh_;
+  };
+
+  bool has_news() const noexcept;
+  bool drain(int rank, Link& link);
+  // False where the frame must stay, because somebody is about to read it.
+  bool handle(int rank, const Frame& frame);
+  void pump(Peer& peer);
+  void lose(int rank, const std::string& why, bool clean);
+  void keep_house();
+  void beat();
+
+  const std::shared_ptr<void> keep_;
+  const int rank_;
+  const Duration heartbeat_;
+  std::mutex mutex_;
+  std::vector<Peer> peers_;
+  std::map<std::uint64_t, std::weak_ptr<World>> worlds_;
+  std::set<std::uint64_t> past_worlds_;
+  // Frames for a world that this process is not in yet.
+  std::map<std::uint64_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_;
+  std::deque<Outgoing> messages_;
+  std::vector<std::uint32_t> free_messages_;
+  std::map<std::uint64_t, std::optional<std::uint64_t>> questions_;
+  std::uint64_t last_question_ = 0;
+  std::atomic<bool> wants_to_write_{false};  // some peer has frames or messages that found no room
+
+  std::optional<Segment> segment_;
+  std::vector<Doorbell*> peer_bells_;  // by rank; none where memory is not shared
+  Doorbell own_bell_;
+  std::atomic<Doorbell*> bell_{&own_bell_};
+  Patience patience_{.spins = 0, .yields = 50};
+
+  std::atomic<int> waiting_{0};
+  std::atomic<std::uint64_t> waits_{0};
+  std::atomic<bool> stopping_{false};
+  std::condition_variable stopped_;
+  std::mutex stop_mutex_;
+  std::thread housekeeper_;
+};
+
+}  // namespace tutti::processes
