@@ -146,6 +146,18 @@ done
 expect 0 "16004 both" wc -l both
 expect 1 "" grep -vE '^\[([0-3])\] ((out|err) \1 [0-9]+|no end)$' both
 expect 0 "16000" bash -c '"$@" 2>&1 | grep -cE "^(out|err) [0-3] [0-9]+$"' - "${launch[@]}" --processes 4 --no-prefix -- ./prints
+# Also where a line is more than a pipe takes at once.
+script prints_much <<'END'
+line=$(head -c 9000 /dev/zero | tr '\0' "$RANK")
+for i in 1 2 3 4 5 6 7 8 9 10; do
+  echo "$line"
+  echo "$line" >&2
+done
+END
+"${launch[@]}" --processes 4 -- ./prints_much 2>&1 | while IFS= read -r line; do printf '%s\n' "$line"; done >both
+expect 0 "80 both" wc -l both
+expect 1 "" grep -vE '^\[([0-3])\] \1+$' both
+expect 0 "$((80 * (4 + 9000 + 1))) both" wc -c both
 # A line without end comes in pieces.
 expect 0 "200000" bash -c '"$@" | tr -cd x | wc -c' - "${launch[@]}" --processes 1 -- sh -c 'head -c 200000 /dev/zero | tr "\0" x'
 expect 0 "4" bash -c '"$@" | grep -c "^\[0\] x"' - "${launch[@]}" --processes 1 -- sh -c 'head -c 200000 /dev/zero | tr "\0" x'
@@ -272,8 +284,15 @@ within 20 is_gone $job "${pids[@]}"
 { wait $job; } 2>/dev/null
 # All ended well, and left somebody: in their group, and in a session of its own.
 rm -f left
-# shellcheck disable=SC2016
-expect 0 "[1] bye" "${launch[@]}" --processes 2 -- sh -c 'sleep 1000 & echo $! >>left; setsid sleep 1000 & echo $! >>left; echo bye'
+script leaves <<'END'
+sleep 1000 &
+echo $! >>left
+setsid sleep 1000 &
+echo $! >>left
+until grep -q sleep "/proc/$!/comm"; do sleep 0.02; done
+echo bye
+END
+expect 0 "[1] bye" "${launch[@]}" --processes 2 -- ./leaves
 mapfile -t pids <left
 expect 0 "" test ${#pids[@]} = 4
 within 20 is_gone "${pids[@]}"
