@@ -254,6 +254,18 @@ expect 0 "" test $code = 130
 expect 0 "tutti launch: interrupted by signal 2 (Interrupt) after" cat err
 within 20 is_gone "${pids[@]}"
 
+# What is ignored at the start, as under nohup, stays ignored.
+trap '' HUP
+begin --grace 60
+trap - HUP
+kill -HUP $job
+kill -USR1 $job
+within 20 holds 3 usr1
+expect 0 "" goes_on "${pids[@]}"
+kill -TERM $job
+code_of $job
+expect 0 "" test $code = 0
+
 # Those that do not listen: a second one kills.
 rm -f ranks
 # shellcheck disable=SC2016

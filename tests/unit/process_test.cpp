@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -80,6 +81,59 @@ TEST(Process, AnInterruptionEndsTheWait) {
   Signals signals;
   // Children do not get the interruption, which is sent to this process alone.
   EXPECT_THROW(run(shell("kill -TERM $PPID; exec sleep 100"), 1min, signals), Interrupted);
+}
+
+TEST(Process, GetsTheEnvironmentThatItIsGiven) {
+  Signals signals;
+  ::setenv("TUTTI_TEST_KEPT", "kept", 1);
+  ::setenv("TUTTI_TEST_REMOVED", "there", 1);
+  ::setenv("GREETING", "ours", 1);
+  Command command = shell("echo $GREETING $TUTTI_TEST_KEPT ${TUTTI_TEST_REMOVED-gone}");
+  command.without = {"TUTTI_TEST_REMOVED", "TUTTI_TEST_NEVER_SET"};
+  EXPECT_EQ(run(command, 1min, signals).text, "hello kept gone\n");
+}
+
+TEST(Process, TellsItsExitCodeAsAShellDoes) {
+  const Signals signals;
+  const auto code = [](const std::string& script) {
+    Child child(shell(script));
+    const Deadline deadline = Deadline::after(1min);
+    while (child.running() && !deadline.passed()) std::this_thread::yield();
+    return child.exit_code();
+  };
+  EXPECT_EQ(code("exit 0"), 0);
+  EXPECT_EQ(code("exit 200"), 200);
+  EXPECT_EQ(code("kill -9 $$"), 137);
+}
+
+TEST(Process, IsEndedWithItsGroup) {
+  adopt_orphans();
+  Signals signals;
+  const ScratchFolder scratch;
+  const std::filesystem::path file = scratch.path() / "pid";
+  {
+    Child child(shell("sleep 1000 & echo $! > '" + file.string() + "'"), {}, {.own_group = true});
+    const Deadline deadline = Deadline::after(1min);
+    while (child.running() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(child.problem().empty());
+    EXPECT_TRUE(exists(read_pid(file)));
+    // Its number stays its own, though it has ended.
+    EXPECT_TRUE(exists(child.pid()));
+  }
+  const pid_t pid = read_pid(file);
+  ASSERT_GT(pid, 0);
+  // It was killed before we look for it, so this only lets go of it.
+  end_orphans();
+  EXPECT_FALSE(exists(pid));
+}
+
+TEST(Signals, AreTakenInsteadOfThrown) {
+  Signals signals({SIGUSR1, SIGUSR2});
+  EXPECT_TRUE(signals.taken().empty());
+  ::kill(::getpid(), SIGUSR2);
+  ::kill(::getpid(), SIGUSR1);
+  EXPECT_THAT(signals.taken(), testing::UnorderedElementsAre(SIGUSR1, SIGUSR2));
+  EXPECT_TRUE(signals.taken().empty());
 }
 
 TEST(ScratchFolder, GoesAwayWithWhatIsInIt) {
