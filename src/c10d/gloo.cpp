@@ -27,8 +27,7 @@ std::chrono::milliseconds milliseconds(Deadline deadline) {
   return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
 
-// --- the store
-// --------------------------------------------------------------------------------------------------------
+// --- the store ---
 
 class TcpStore final : public Store {
  public:
@@ -46,8 +45,39 @@ class TcpStore final : public Store {
   const c10::intrusive_ptr<::c10d::Store> store_;
 };
 
-// --- links
-// ------------------------------------------------------------------------------------------------------------
+// --- links ---
+
+using GivenUp = std::function<bool()>;
+
+// Where ranks that connect wait for each other's addresses: until the deadline, or until somebody gives up.
+class WatchfulStore final : public ::c10d::Store {
+ public:
+  WatchfulStore(c10::intrusive_ptr<::c10d::Store> store, GivenUp given_up, Deadline deadline)
+      : store_(std::move(store)), given_up_(std::move(given_up)), deadline_(deadline) {}
+
+  void set(const std::string& key, const std::vector<std::uint8_t>& value) override { store_->set(key, value); }
+  std::vector<std::uint8_t> get(const std::string& key) override {
+    wait({key});
+    return store_->get(key);
+  }
+  std::int64_t add(const std::string& key, std::int64_t value) override { return store_->add(key, value); }
+  bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }
+  bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
+  std::int64_t getNumKeys() override { return store_->getNumKeys(); }
+  void wait(const std::vector<std::string>& keys) override {
+    for (Duration pause = 200us; !store_->check(keys); pause = std::min<Duration>(2 * pause, 20ms)) {
+      if (given_up_()) throw Error("somebody gave up");
+      if (deadline_.passed()) throw Error("not all came in time");
+      std::this_thread::sleep_for(pause);
+    }
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+ private:
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  const GivenUp given_up_;
+  const Deadline deadline_;
+};
 
 // The process group, for its connections.
 class Group final : public ::c10d::ProcessGroupGloo {
@@ -126,10 +156,10 @@ class GlooLink final : public Link {
   };
   static_assert(sizeof(Prefix) + kHeadBytes == kBodyAlignment);
 
-  static constexpr std::uint64_t kFrames = 16;
+  static constexpr std::uint64_t kFrames = 12;
   // For frames that only acknowledge: each side can always send them, however many of its own wait for the other's.
   static constexpr std::uint64_t kReserved = 4;
-  static constexpr std::size_t kMostBodyBytes = 128 * 1024;
+  static constexpr std::size_t kMostBodyBytes = 1024 * 1024;
   static constexpr std::size_t kFrameBytes = kBodyAlignment + kMostBodyBytes;
   static constexpr std::uint64_t kSlot = 0x7475747469;  // what Gloo matches messages by; its own calls use others
 
@@ -224,17 +254,20 @@ std::shared_ptr<::gloo::transport::Device> device_for(const std::string& interfa
   }
 }
 
-c10::intrusive_ptr<Group> make_group(const GlooOptions& options, Deadline deadline) {
-  auto gloo_options = ::c10d::ProcessGroupGloo::Options::create(milliseconds(deadline));
+c10::intrusive_ptr<Group> make_group(const GlooOptions& options, const GivenUp& given_up, Deadline deadline) {
+  // Once all have left their addresses, connecting takes no time; but Gloo does not notice when one dies meanwhile.
+  constexpr std::chrono::milliseconds kConnecting = 5s;
+  auto gloo_options = ::c10d::ProcessGroupGloo::Options::create(std::min(kConnecting, milliseconds(deadline)));
   gloo_options->devices.push_back(device_for(options.interface));
   gloo_options->threads = 1;
   const auto& store = static_cast<const TcpStore&>(*options.store);
-  return c10::make_intrusive<Group>(c10::make_intrusive<::c10d::PrefixStore>(options.prefix, store.handle()),
-                                    options.rank.value, options.size, gloo_options);
+  return c10::make_intrusive<Group>(
+      c10::make_intrusive<::c10d::PrefixStore>(options.prefix,
+                                               c10::make_intrusive<WatchfulStore>(store.handle(), given_up, deadline)),
+      options.rank.value, options.size, gloo_options);
 }
 
-// --- Gloo's own collectives
-// -------------------------------------------------------------------------------------------
+// --- Gloo's own collectives ---
 
 std::optional<at::ScalarType> scalar_type(DataType type) {
   switch (type) {
@@ -265,7 +298,7 @@ class GlooCalls final : public EngineCalls {
   void all_reduce(Array data, ReduceOp op, const std::function<bool()>& given_up, Deadline deadline) override {
     c10::intrusive_ptr<::c10d::Work> work;
     try {
-      if (!group_) group_ = make_group(options_, deadline);
+      if (!group_) group_ = make_group(options_, given_up, deadline);
       std::vector<at::Tensor> tensors{
           at::from_blob(data.data(), {static_cast<std::int64_t>(data.length())}, *scalar_type(data.type()))};
       ::c10d::AllreduceOptions how;
@@ -276,21 +309,26 @@ class GlooCalls final : public EngineCalls {
       fail(deadline, error.what());
     }
     // It ends at the deadline by itself, and closes its connections then.
-    for (;;) {
+    while (!work->isCompleted()) {
       try {
         work->wait(kLook);
-        return;
-      } catch (const std::exception& error) {
-        if (work->isCompleted()) fail(deadline, error.what());
+      } catch (const std::exception&) {
+        // Not yet through, or failed, which is told below.
       }
-      if (given_up()) group_->context().closeConnections();
+      if (!work->isCompleted() && given_up()) group_->context().closeConnections();
+    }
+    try {
+      work->wait();
+    } catch (const std::exception& error) {
+      fail(deadline, error.what());
     }
   }
 
  private:
   static constexpr std::chrono::milliseconds kLook{20};
 
-  [[noreturn]] void fail(Deadline deadline, const char* why) const {
+  [[noreturn]] void fail(Deadline deadline, std::string_view why) const {
+    why = why.substr(0, why.find('\n'));  // what follows is where in torch it was thrown
     std::vector<Rank> others;
     for (Rank rank : all_ranks(options_.size)) {
       if (rank != options_.rank) others.push_back(rank);
@@ -322,7 +360,8 @@ std::shared_ptr<Store> connect_store(const StorePlace& place, Deadline deadline)
 }
 
 std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, Deadline deadline) {
-  const c10::intrusive_ptr<Group> group = make_group(options, deadline);
+  const c10::intrusive_ptr<Group> group = make_group(
+      options, [] { return false; }, deadline);
   std::vector<std::unique_ptr<Link>> links(static_cast<std::size_t>(options.size));
   for (Rank peer : all_ranks(options.size)) {
     if (peer == options.rank) continue;

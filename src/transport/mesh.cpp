@@ -14,6 +14,8 @@ using namespace std::chrono_literals;
 
 // How long a process that ends waits until the others have heard that it does.
 constexpr Duration kGoodbye = 1s;
+// How long a piece lies at the front of its link until it is put aside.
+constexpr Duration kPieceWaits = 5ms;
 // How often the mesh's own thread looks whether it is needed, while others wait and poll anyway.
 constexpr Duration kNap = 2ms;
 
@@ -126,6 +128,7 @@ bool Mesh::drain(int rank, Link& link) {
     const std::span<const std::byte> bytes = link.front();
     if (bytes.empty() || !handle(rank, Frame::from(bytes))) break;
     link.pop();
+    peer.piece_waits.reset();
     handled = true;
   }
   if (handled) peer.heard = Deadline::Clock::now();
@@ -159,7 +162,12 @@ bool Mesh::handle(int rank, const Frame& frame) {
     case FrameKind::piece: {
       const auto found = from.asked_for.find(head.id);
       if (found == from.asked_for.end()) return true;  // given up meanwhile
-      return found->second->take(frame);
+      if (found->second->being_read) return false;
+      // Its reader is likely on its way, and would read it where it lies; but what is behind it must not wait for long.
+      if (!from.piece_waits) from.piece_waits = Deadline::after(kPieceWaits);
+      if (!from.piece_waits->passed()) return false;
+      found->second->keep(frame);
+      return true;
     }
     case FrameKind::answer: {
       const auto found = questions_.find(head.id);
@@ -311,6 +319,11 @@ void Mesh::keep_house() {
     if (waiting_.load() > 0 || waits != waits_seen) {
       std::unique_lock lock(stop_mutex_);
       stopped_.wait_for(lock, std::min(kNap, interval), [&] { return stopping_.load(); });
+      lock.unlock();
+      if (has_news()) {
+        const std::lock_guard guard(mutex_);
+        poll();
+      }
     } else {
       bool looked = false;
       bell_.load()->wait(

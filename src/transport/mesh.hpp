@@ -55,6 +55,7 @@ struct Peer {
   std::deque<std::vector<std::byte>> queue;  // frames that found no room, for `path()`
   std::deque<std::uint64_t> flowing;         // ids of outgoing messages that flow
   std::unordered_map<std::uint64_t, Incoming*> asked_for;
+  std::optional<Deadline> piece_waits;  // until when the piece at the front may wait for its reader
   Locality locality = Locality::remote;
   Deadline::Clock::time_point heard{};
   bool gone = false;

@@ -175,8 +175,7 @@ class Endpoint final : public Transport {
 
 }  // namespace
 
-// --- the board
-// --------------------------------------------------------------------------------------------------------
+// --- the board ---
 
 namespace {
 

@@ -33,8 +33,7 @@ std::optional<Rank> World::rank_of(int process) const {
   return Rank{static_cast<int>(found - members_.begin())};
 }
 
-// --- messages
-// ---------------------------------------------------------------------------------------------------------
+// --- messages ---
 
 Incoming& World::obtain() {
   if (free_.empty()) free_.push_back(&messages_.emplace_back(*this));
@@ -194,6 +193,7 @@ void Incoming::read(const PieceReader& reader) {
         lock.lock();
         peer.held = false;
         peer.path().pop();
+        peer.piece_waits.reset();
       }
     };
     {
@@ -208,13 +208,11 @@ void Incoming::read(const PieceReader& reader) {
   arrived = header.length;
 }
 
-bool Incoming::take(const Frame& frame) {
-  if (being_read) return false;
+void Incoming::keep(const Frame& frame) {
   data.resize(header.length);
   TUTTI_ASSERT_LE(frame.head.offset + frame.body.size(), data.size());
   std::memcpy(data.data() + frame.head.offset, frame.body.data(), frame.body.size());
   arrived += frame.body.size();
-  return true;
 }
 
 void Incoming::release() noexcept {
@@ -229,8 +227,7 @@ void Incoming::release() noexcept {
   world.free_.push_back(this);
 }
 
-// --- what comes in
-// ----------------------------------------------------------------------------------------------------
+// --- what comes in ---
 
 void World::handle(int process, const Frame& frame) {
   const std::optional<Rank> found = rank_of(process);
@@ -309,8 +306,7 @@ void World::handle(int process, const Frame& frame) {
   }
 }
 
-// --- failure
-// ----------------------------------------------------------------------------------------------------------
+// --- failure ---
 
 void World::post_to_all(const FrameHead& head, std::span<const std::byte> body) noexcept {
   for (Rank peer : all_ranks(size())) {

@@ -28,8 +28,8 @@ struct Incoming final : public Delivery::Payload {
   void read(const PieceReader& reader) override;
   void release() noexcept override;
 
-  // A piece that has come; false where a reader is about to take it where it lies.
-  bool take(const Frame& frame);
+  // Puts a piece aside that nobody reads where it lies.
+  void keep(const Frame& frame);
 
   World& world;
   Header header;

@@ -1,0 +1,23 @@
+# Suites that also run over processes, each rank one that runs the whole program: under every launcher, through shared
+# memory and over sockets.
+tutti_program(c10d_contract SOURCES contract/c10d_contract.cpp contract/transport_contract.cpp LINKS tutti_process_worlds)
+tutti_program(c10d_collectives SOURCES property/collectives_test.cpp property/c10d_collectives.cpp LINKS tutti_process_worlds)
+
+function(tutti_process_test program launcher processes shared_memory)
+  set(way sockets)
+  if(shared_memory)
+    set(way memory)
+  endif()
+  set(name ${TUTTI_TEST_PREFIX}${program}/${launcher}/${way})
+  add_test(NAME ${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/support/start_ranks.sh ${launcher} ${processes}
+                                $<TARGET_FILE:tutti> $<TARGET_FILE:${program}>)
+  set_tests_properties(${name} PROPERTIES LABELS "processes" TIMEOUT 300
+                       ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT};TUTTI_SHARED_MEMORY=${shared_memory}")
+endfunction()
+
+foreach(shared_memory 1 0)
+  foreach(launcher launch torchrun mpirun)
+    tutti_process_test(c10d_contract ${launcher} 8 ${shared_memory})
+    tutti_process_test(c10d_collectives ${launcher} 5 ${shared_memory})
+  endforeach()
+endforeach()
