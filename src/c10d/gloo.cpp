@@ -4,9 +4,10 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <thread>
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -115,6 +116,7 @@ class GlooLink final : public Link {
   std::size_t most_body_bytes() const override { return kMostBodyBytes; }
 
   bool write(std::span<const std::byte> head, std::span<const std::byte> body) override {
+    look_for_acknowledgements();
     if (written_ - acknowledged_ >= kFrames - kReserved) return false;
     send(head, body);
     return true;
@@ -124,12 +126,9 @@ class GlooLink final : public Link {
 
   std::span<const std::byte> front() override {
     while (popped_.load(std::memory_order_relaxed) != arrived_.load()) {
-      const std::byte* frame = place(incoming_, popped_.load(std::memory_order_relaxed));
-      if (frame == nullptr) break;
-      Prefix prefix;
       if (is_end()) return {};
-      std::memcpy(&prefix, frame, sizeof prefix);
-      acknowledged_ = std::max(acknowledged_, prefix.acknowledged);
+      const std::byte* frame = place(incoming_, popped_.load(std::memory_order_relaxed));
+      const Prefix prefix = prefix_of(frame);
       if (prefix.bytes != 0) return {frame + sizeof prefix, prefix.bytes};
       pop();
     }
@@ -137,6 +136,7 @@ class GlooLink final : public Link {
   }
 
   void pop() override {
+    look_for_acknowledgements();
     const std::uint64_t frame = popped_.load(std::memory_order_relaxed);
     offer(frame);
     popped_.store(frame + 1);
@@ -185,6 +185,20 @@ class GlooLink final : public Link {
 
   // The listener counts the end as one that arrived, so that everybody looks.
   bool is_end() const { return ended_.load() && arrived_.load() == popped_.load(std::memory_order_relaxed) + 1; }
+
+  static Prefix prefix_of(const std::byte* frame) {
+    Prefix prefix;
+    std::memcpy(&prefix, frame, sizeof prefix);
+    return prefix;
+  }
+
+  // Also in frames that are not at the front yet: whoever is at the front may wait for room to write.
+  void look_for_acknowledgements() {
+    const std::uint64_t frames = arrived_.load() - (ended_.load() ? 1 : 0);
+    for (seen_ = std::max(seen_, popped_.load(std::memory_order_relaxed)); seen_ < frames; ++seen_) {
+      acknowledged_ = std::max(acknowledged_, prefix_of(place(incoming_, seen_)).acknowledged);
+    }
+  }
 
   void send(std::span<const std::byte> head, std::span<const std::byte> body) {
     told_ = popped_.load(std::memory_order_relaxed);
@@ -235,6 +249,7 @@ class GlooLink final : public Link {
   std::uint64_t written_ = 0;
   std::uint64_t acknowledged_ = 0;  // of those written
   std::uint64_t told_ = 0;          // of those popped, what the peer was told
+  std::uint64_t seen_ = 0;          // frames whose acknowledgements were looked at
   std::atomic<std::uint64_t> popped_{0};
   std::atomic<std::uint64_t> arrived_{0};
   std::atomic<bool> ended_{false};
@@ -295,37 +310,58 @@ class GlooCalls final : public EngineCalls {
 
   bool can_all_reduce(DataType type) const override { return scalar_type(type).has_value(); }
 
+  // On a copy: Gloo cannot be made to let go of memory before its own timeout, and ours may be wanted back at once.
   void all_reduce(Array data, ReduceOp op, const std::function<bool()>& given_up, Deadline deadline) override {
     c10::intrusive_ptr<::c10d::Work> work;
+    std::vector<at::Tensor> tensors;
     try {
-      if (!group_) group_ = make_group(options_, given_up, deadline);
-      std::vector<at::Tensor> tensors{
-          at::from_blob(data.data(), {static_cast<std::int64_t>(data.length())}, *scalar_type(data.type()))};
+      if (!group_) connect(given_up, deadline);
+      tensors.push_back(at::empty({static_cast<std::int64_t>(data.length())}, *scalar_type(data.type())));
+      std::memcpy(tensors[0].data_ptr(), data.data(), data.bytes());
       ::c10d::AllreduceOptions how;
       how.reduceOp = reduce_op(op);
       how.timeout = milliseconds(deadline);
       work = group_->allreduce(tensors, how);
-    } catch (const std::exception& error) {
-      fail(deadline, error.what());
-    }
-    // It ends at the deadline by itself, and closes its connections then.
-    while (!work->isCompleted()) {
-      try {
-        work->wait(kLook);
-      } catch (const std::exception&) {
-        // Not yet through, or failed, which is told below.
+      while (!wait(*work, kLook)) {
+        if (!given_up()) continue;
+        // Its thread ends at the timeout, or with the process; to wait for that would be to hang.
+        static_cast<void>(group_.release());
+        throw Error("somebody gave up");
       }
-      if (!work->isCompleted() && given_up()) group_->context().closeConnections();
-    }
-    try {
-      work->wait();
     } catch (const std::exception& error) {
       fail(deadline, error.what());
     }
+    std::memcpy(data.data(), tensors[0].data_ptr(), data.bytes());
   }
 
  private:
   static constexpr std::chrono::milliseconds kLook{20};
+
+  // False where it is not through yet; throws where it failed.
+  static bool wait(::c10d::Work& work, std::chrono::milliseconds patience) {
+    try {
+      return work.wait(patience);
+    } catch (const std::exception&) {
+      if (!work.isCompleted()) return false;
+    }
+    return work.wait();
+  }
+
+  // Elsewhere, because Gloo waits for a while where one dies while they connect.
+  void connect(const std::function<bool()>& given_up, Deadline deadline) {
+    if (!connecting_.valid()) {
+      connecting_ = std::async(std::launch::async, [options = options_, abandoned = abandoned_, deadline] {
+        return make_group(
+            options, [abandoned] { return abandoned->load(); }, deadline);
+      });
+    }
+    while (connecting_.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+      if (!given_up()) continue;
+      abandoned_->store(true);
+      throw Error("somebody gave up");
+    }
+    group_ = connecting_.get();
+  }
 
   [[noreturn]] void fail(Deadline deadline, std::string_view why) const {
     why = why.substr(0, why.find('\n'));  // what follows is where in torch it was thrown
@@ -339,6 +375,8 @@ class GlooCalls final : public EngineCalls {
 
   const GlooOptions options_;
   c10::intrusive_ptr<Group> group_;
+  const std::shared_ptr<std::atomic<bool>> abandoned_ = std::make_shared<std::atomic<bool>>(false);
+  std::future<c10::intrusive_ptr<Group>> connecting_;  // waits for it when it goes
 };
 
 }  // namespace

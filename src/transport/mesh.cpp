@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 // How long a process that ends waits until the others have heard that it does.
 constexpr Duration kGoodbye = 1s;
 // How long a piece lies at the front of its link until it is put aside.
-constexpr Duration kPieceWaits = 5ms;
+constexpr Duration kPieceWaits = 20ms;
 // How often the mesh's own thread looks whether it is needed, while others wait and poll anyway.
 constexpr Duration kNap = 2ms;
 
