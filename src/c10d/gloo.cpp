@@ -156,10 +156,10 @@ class GlooLink final : public Link {
   };
   static_assert(sizeof(Prefix) + kHeadBytes == kBodyAlignment);
 
-  static constexpr std::uint64_t kFrames = 12;
+  static constexpr std::uint64_t kFrames = 24;
   // For frames that only acknowledge: each side can always send them, however many of its own wait for the other's.
   static constexpr std::uint64_t kReserved = 4;
-  static constexpr std::size_t kMostBodyBytes = 1024 * 1024;
+  static constexpr std::size_t kMostBodyBytes = 256 * 1024;
   static constexpr std::size_t kFrameBytes = kBodyAlignment + kMostBodyBytes;
   static constexpr std::uint64_t kSlot = 0x7475747469;  // what Gloo matches messages by; its own calls use others
 
