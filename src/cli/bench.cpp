@@ -8,6 +8,7 @@ namespace {
 
 constexpr Verb kSuites[] = {
     {"all-reduce", "the time of an all-reduce, by ranks, size and algorithm", run_bench_all_reduce},
+    {"ping-pong", "the time of a message between two ranks, by size", run_bench_ping_pong},
 };
 
 }  // namespace

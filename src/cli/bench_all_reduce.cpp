@@ -1,7 +1,6 @@
-// `tutti bench all-reduce`: how long an all-reduce takes among ranks that are threads of this process, by number of
-// ranks, size and algorithm; or what Auto would pick, and why.
+// `tutti bench all-reduce`: how long an all-reduce takes among ranks, by their number, size and algorithm; or what Auto
+// would pick, and why. Ranks are threads of this process, or the processes that a launcher started.
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -12,13 +11,15 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <tutti/collective.hpp>
+#include <tutti/transport/engine_calls.hpp>
 
 #include "cli/arguments.hpp"
+#include "cli/bench_report.hpp"
+#include "cli/bench_request.hpp"
 #include "cli/bench_result.hpp"
 #include "cli/measure.hpp"
-#include "cli/memory.hpp"
+#include "cli/ranks.hpp"
 #include "cli/test_values.hpp"
-#include "cli/units.hpp"
 #include "cli/verb.hpp"
 
 namespace tutti::cli {
@@ -26,30 +27,17 @@ namespace {
 
 constexpr ReduceOp kAllOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max};
 
-struct Request {
-  std::vector<int> ranks;
-  std::vector<Bytes> sizes;
-  std::vector<AllReduceStrategy> algorithms;
+struct Request : BenchRequest {
+  std::vector<AllReduceStrategy> algorithms = {};  // none: all that the ranks can run
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   bool reproducible = false;
-  bool messages_only = false;
-  Effort effort;
-  bool json = false;
   bool explain = false;
 };
 
-std::vector<AllReduceStrategy> parse_algorithms(std::string_view text, bool messages_only) {
+std::vector<AllReduceStrategy> parse_algorithms(std::string_view text) {
   std::vector<AllReduceStrategy> algorithms;
-  if (text == "all") {
-    algorithms.emplace_back(Auto{});
-    for (const AllReduceStrategy& strategy : own_all_reduce_strategies()) {
-      const bool needs_shared_memory = std::holds_alternative<SharedSlices>(strategy);
-      if (!std::holds_alternative<Auto>(strategy) && !(messages_only && needs_shared_memory))
-        algorithms.push_back(strategy);
-    }
-    return algorithms;
-  }
+  if (text == "all") return algorithms;
   for (const std::string& part : parse_list("--algorithm", text)) {
     try {
       algorithms.push_back(parse_all_reduce_strategy(part));
@@ -57,8 +45,6 @@ std::vector<AllReduceStrategy> parse_algorithms(std::string_view text, bool mess
     } catch (const UsageError& error) {
       throw UsageError(fmt::format("--algorithm: {}", error.what()));
     }
-    if (messages_only && std::holds_alternative<SharedSlices>(algorithms.back()))
-      throw UsageError("--algorithm: SharedSlices needs shared memory, which --messages-only takes away");
   }
   return algorithms;
 }
@@ -71,44 +57,33 @@ void refuse_broken_elements(const Request& request) {
   }
 }
 
-// Before anything is allocated: the system hands out memory it does not have, and ends the process later.
-void refuse_what_memory_cannot_hold(const Request& request) {
-  const std::uint64_t available = available_memory();
-  const auto ranks = static_cast<std::uint64_t>(*std::ranges::max_element(request.ranks));
-  const Bytes largest = *std::ranges::max_element(request.sizes);
-  // Each rank has its array and, where messages are exchanged, as much again for what comes in; in reproducible mode
-  // that is everybody's array.
-  const std::uint64_t arrays = ranks * (request.reproducible ? ranks + 1 : 2);
-  if (largest.value > available / arrays)
-    throw UsageError(fmt::format("--bytes: {} on {} ranks would need {} times as much memory, and {} MiB are left",
-                                 to_string(largest), ranks, arrays, available >> 20));
+// Each rank has its array and, where messages are exchanged, as much again for what comes in; in reproducible mode that
+// is everybody's array.
+std::uint64_t arrays_of_rank(const Request& request, int ranks) {
+  return request.reproducible ? static_cast<std::uint64_t>(ranks) + 1 : 2;
 }
 
 // Nothing where help was asked for, and printed.
 std::optional<Request> parse_request(Arguments arguments) {
-  Request request;
-  std::string ranks = "2,4";
-  std::string sizes = "1KiB,64KiB,1MiB,4MiB,64MiB";
   std::string algorithms = "Auto";
   std::string type = "float32";
   std::string op{to_string(ReduceOp::sum)};
-  CLI::App app("Times an all-reduce among ranks that are threads of this process.", "tutti bench all-reduce");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--ranks", ranks, "numbers of ranks, with commas between");
-  app.add_option("--bytes", sizes, "sizes of each rank's array, with commas between");
+  bool reproducible = false;
+  bool explain = false;
+  CLI::App app("Times an all-reduce among ranks: threads of this process, or processes that a launcher started.",
+               "tutti bench all-reduce");
+  const BenchOptions options(app);
   CLI::Option* named = app.add_option("--algorithm", algorithms, "algorithms (Ring,Tree:4), or all of them: all");
   app.add_option("--type", type, "type of the elements");
   app.add_option("--op", op, "Sum, Mean, Min or Max");
-  app.add_flag("--reproducible", request.reproducible, "the same bits from every algorithm");
-  app.add_flag("--messages-only", request.messages_only, "ranks exchange messages, as processes would");
-  add_effort_options(app, request.effort);
-  app.add_flag("--json", request.json, "print one JSON object a line");
-  app.add_flag("--explain", request.explain, "tell what Auto picks and why, and measure nothing")->excludes(named);
+  app.add_flag("--reproducible", reproducible, "the same bits from every algorithm");
+  app.add_flag("--explain", explain, "tell what Auto picks and why, and measure nothing")->excludes(named);
   if (!parse_arguments(app, arguments)) return std::nullopt;
 
-  request.ranks = parse_ranks("--ranks", ranks);
-  request.sizes = parse_sizes("--bytes", sizes);
-  request.algorithms = parse_algorithms(algorithms, request.messages_only);
+  Request request{options.read()};
+  request.algorithms = parse_algorithms(algorithms);
+  request.reproducible = reproducible;
+  request.explain = explain;
   std::vector<std::string_view> type_names;
   for (const DataType known : kAllDataTypes) type_names.push_back(to_string(known));
   request.type = kAllDataTypes[parse_choice("--type", type, type_names)];
@@ -118,77 +93,69 @@ std::optional<Request> parse_request(Arguments arguments) {
   if (request.op == ReduceOp::mean && !is_floating(request.type))
     throw UsageError(fmt::format("--op: the mean of {} is not a whole number", to_string(request.type)));
   refuse_broken_elements(request);
-  if (!request.explain) refuse_what_memory_cannot_hold(request);
   return request;
 }
 
-RunRanksOptions run_options(const Request& request) { return {.shared_memory = !request.messages_only}; }
+// Those that were named, or all that these ranks can run.
+std::vector<AllReduceStrategy> algorithms_for(const Request& request, Communicator& world) {
+  const bool has_board = world.transport().shared_board() != nullptr;
+  const EngineCalls* engine = world.transport().engine_calls();
+  if (request.algorithms.empty()) {
+    std::vector<AllReduceStrategy> algorithms{Auto{}};
+    for (const AllReduceStrategy& strategy : own_all_reduce_strategies()) {
+      if (std::holds_alternative<Auto>(strategy)) continue;
+      if (has_board || !std::holds_alternative<SharedSlices>(strategy)) algorithms.push_back(strategy);
+    }
+    if (engine != nullptr && engine->can_all_reduce(request.type) && !request.reproducible)
+      algorithms.emplace_back(Gloo{});
+    return algorithms;
+  }
+  for (const AllReduceStrategy& strategy : request.algorithms) {
+    if (!has_board && std::holds_alternative<SharedSlices>(strategy))
+      throw UsageError("--algorithm: SharedSlices needs shared memory, and these ranks exchange messages");
+    if (engine == nullptr && is_of_engine(strategy))
+      throw UsageError(fmt::format("--algorithm: {} needs several processes over it, and these ranks are {}",
+                                   to_string(strategy), describe_ranks(world)));
+  }
+  return request.algorithms;
+}
 
-void explain(const Request& request) {
-  for (const int ranks : request.ranks) {
-    // How near the ranks are is the communicator's to say.
-    WorldShape shape;
-    run_ranks(
-        ranks,
-        [&](Communicator& world) {
-          if (world.rank() == Rank{0}) shape = world.shape();
-        },
-        run_options(request));
-    if (!request.json) fmt::print("{} {}:\n", ranks, ranks == 1 ? "rank" : "ranks");
-    for (const Bytes& size : request.sizes) {
-      const std::string why = explain_all_reduce(size, shape);
-      if (request.json) {
-        const nlohmann::ordered_json line{
-            {"engine", "tutti"}, {"algorithm", "Auto"}, {"picked", to_string(choose_all_reduce(size, shape))},
-            {"ranks", ranks},    {"bytes", size.value}, {"why", why}};
-        fmt::print("{}\n", line.dump());
-      } else {
-        fmt::print("  {:>8}  {}\n", to_string(size), why);
-      }
+void explain(const Request& request, Communicator& world) {
+  // How near the ranks are is the communicator's to say.
+  const WorldShape shape = world.shape();
+  if (!request.json) fmt::print("{} {}:\n", shape.ranks, shape.ranks == 1 ? "rank" : "ranks");
+  for (const Bytes& size : request.sizes) {
+    const std::string why = explain_all_reduce(size, shape);
+    if (request.json) {
+      const nlohmann::ordered_json line{
+          {"engine", engine_of(world)}, {"algorithm", "Auto"}, {"picked", to_string(choose_all_reduce(size, shape))},
+          {"ranks", shape.ranks},       {"bytes", size.value}, {"why", why}};
+      fmt::print("{}\n", line.dump());
+    } else {
+      fmt::print("  {:>8}  {}\n", to_string(size), why);
     }
   }
 }
 
-// Prints results as they come.
-class Report {
- public:
-  explicit Report(const Request& request) : json_(request.json) {
-    if (json_) return;
-    for (const AllReduceStrategy& algorithm : request.algorithms) {
-      std::size_t width = to_string(algorithm).size();
-      if (std::holds_alternative<Auto>(algorithm)) width += sizeof(" (RecursiveDoubling)") - 1;
-      algorithm_width_ = std::max(algorithm_width_, width);
-    }
-    fmt::print("all-reduce of {}, {}{}{}, ranks are threads\n", to_string(request.type), to_string(request.op),
-               request.reproducible ? ", reproducible" : "", request.messages_only ? ", messages only" : "");
-    fmt::print("{:>5} {:>9}  {:<{}} {:>9} {:>9} {:>9}  {:>14} {:>8} {:>11}\n", "ranks", "bytes", "algorithm",
-               algorithm_width_, "median", "p10", "p90", "algorithm GB/s", "bus GB/s", "repetitions");
+BenchTable table(const Request& request, const std::vector<AllReduceStrategy>& algorithms, Communicator& world) {
+  std::size_t width = sizeof("algorithm") - 1;
+  for (const AllReduceStrategy& algorithm : algorithms) {
+    std::size_t wanted = to_string(algorithm).size();
+    if (std::holds_alternative<Auto>(algorithm)) wanted += sizeof(" (RecursiveDoubling)") - 1;
+    width = std::max(width, wanted);
   }
-
-  void add(const BenchResult& result) {
-    if (json_) {
-      fmt::print("{}\n", to_json_line(result));
-    } else {
-      const std::string name =
-          result.picked.empty() ? result.algorithm : fmt::format("{} ({})", result.algorithm, result.picked);
-      fmt::print("{:>5} {:>9}  {:<{}} {:>9} {:>9} {:>9}  {:>14} {:>8} {:>11}\n", result.ranks, to_string(result.bytes),
-                 name, algorithm_width_, format_seconds(result.timing.median), format_seconds(result.timing.p10),
-                 format_seconds(result.timing.p90), format_figure(result.algorithm_bandwidth() / 1e9),
-                 format_figure(result.bus_bandwidth() / 1e9), result.timing.repetitions);
-    }
-    std::fflush(stdout);
-  }
-
- private:
-  bool json_;
-  std::size_t algorithm_width_ = 0;
-};
+  return {
+      .headline = fmt::format("all-reduce of {}, {}{}, ranks are {}", to_string(request.type), to_string(request.op),
+                              request.reproducible ? ", reproducible" : "", describe_ranks(world)),
+      .algorithm_width = width};
+}
 
 // One rank's part in measuring all algorithms at one size.
 class SizeBench {
  public:
-  SizeBench(const Request& request, Communicator& world, Bytes size)
+  SizeBench(const Request& request, const std::vector<AllReduceStrategy>& algorithms, Communicator& world, Bytes size)
       : request_(request),
+        algorithms_(algorithms),
         world_(world),
         size_(size),
         memory_(size.value),
@@ -202,7 +169,7 @@ class SizeBench {
       std::vector<double> seconds;
     };
     std::vector<Entry> entries;
-    for (const AllReduceStrategy& algorithm : request_.algorithms) {
+    for (const AllReduceStrategy& algorithm : algorithms_) {
       verify(algorithm);
       CallTimer timer(calls(algorithm));
       const Plan plan = timer.plan(size_.value, request_.effort);
@@ -220,8 +187,8 @@ class SizeBench {
     }
     std::vector<BenchResult> results;
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const AllReduceStrategy& algorithm = request_.algorithms[i];
-      results.push_back({.engine = "tutti",
+      const AllReduceStrategy& algorithm = algorithms_[i];
+      results.push_back({.engine = std::string(engine_of(world_)),
                          .algorithm = to_string(algorithm),
                          .picked = picked(algorithm),
                          .ranks = world_.size(),
@@ -253,12 +220,7 @@ class SizeBench {
   RankCalls calls(const AllReduceStrategy& algorithm) {
     return {.call = [this, options = options(algorithm)] { call(options); },
             .refill = [this] { refill(); },
-            .agree =
-                [this](std::uint64_t of_rank_0) {
-                  auto value = static_cast<std::int64_t>(of_rank_0);
-                  broadcast(world_, std::span(&value, 1));
-                  return static_cast<std::uint64_t>(value);
-                },
+            .agree = [this](std::uint64_t of_rank_0) { return agree(world_, of_rank_0); },
             .calls_per_filling = calls_per_filling(request_.type, request_.op, world_.size())};
   }
 
@@ -275,38 +237,44 @@ class SizeBench {
   }
 
   const Request& request_;
+  const std::vector<AllReduceStrategy>& algorithms_;
   Communicator& world_;
   Bytes size_;
   PageMemory memory_;
   double scale_;
 };
 
-void measure(const Request& request) {
-  Report report(request);
-  for (const int ranks : request.ranks) {
-    run_ranks(
-        ranks,
-        [&](Communicator& world) {
-          for (const Bytes& size : request.sizes) {
-            const std::vector<BenchResult> results = SizeBench(request, world, size).run();
-            if (world.rank() != Rank{0}) continue;
-            for (const BenchResult& result : results) report.add(result);
-          }
-        },
-        run_options(request));
+void measure(const Request& request, Communicator& world, BenchReport& report) {
+  const std::vector<AllReduceStrategy> algorithms = algorithms_for(request, world);
+  refuse_what_memory_cannot_hold(
+      request, [&](int ranks) { return arrays_of_rank(request, ranks); }, world);
+  const bool tells = world.rank() == Rank{0};
+  if (tells) report.begin(table(request, algorithms, world));
+  for (const Bytes& size : request.sizes) {
+    const std::vector<BenchResult> results = SizeBench(request, algorithms, world, size).run();
+    if (!tells) continue;
+    for (const BenchResult& result : results) report.add(result);
   }
+}
+
+void run(Arguments arguments) {
+  const std::optional<Request> request = parse_request(arguments);
+  if (!request) return;
+  if (request->explain) {
+    request->run([&](Communicator& world) {
+      if (world.rank() == Rank{0}) explain(*request, world);
+    });
+    return;
+  }
+  refuse_what_memory_cannot_hold(*request, [&](int ranks) { return arrays_of_rank(*request, ranks); });
+  BenchReport report(request->json);
+  request->run([&](Communicator& world) { measure(*request, world, report); });
 }
 
 }  // namespace
 
 void run_bench_all_reduce(Arguments arguments) {
-  const std::optional<Request> request = parse_request(arguments);
-  if (!request) return;
-  if (request->explain) {
-    explain(*request);
-  } else {
-    measure(*request);
-  }
+  tell_misuse_once([&] { run(arguments); });
 }
 
 }  // namespace tutti::cli

@@ -8,7 +8,9 @@ namespace tutti::cli {
 
 double BenchResult::algorithm_bandwidth() const { return static_cast<double>(bytes.value) / timing.median; }
 
-double BenchResult::bus_bandwidth() const { return algorithm_bandwidth() * 2 * (ranks - 1) / ranks; }
+double BenchResult::bus_bandwidth() const {
+  return algorithm == "ping-pong" ? algorithm_bandwidth() : algorithm_bandwidth() * 2 * (ranks - 1) / ranks;
+}
 
 std::string to_json_line(const BenchResult& result) {
   nlohmann::ordered_json line{{"engine", result.engine}, {"algorithm", result.algorithm}};

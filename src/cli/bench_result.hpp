@@ -14,8 +14,8 @@
 namespace tutti::cli {
 
 struct BenchResult {
-  std::string engine;     // "tutti", "gloo", "openmpi", "limit"
-  std::string algorithm;  // "Auto", "Ring", "Tree:2"; "default" where the engine chooses
+  std::string engine;     // "tutti", "tutti-shm", "tutti-c10d", "gloo", "openmpi", "limit"
+  std::string algorithm;  // "Auto", "Ring", "Tree:2"; "default" where the engine chooses; "ping-pong"
   std::string picked;     // what Auto picked; otherwise empty
   int ranks = 0;
   Bytes bytes;
@@ -23,7 +23,7 @@ struct BenchResult {
 
   // Bytes of one rank's array per second.
   double algorithm_bandwidth() const;
-  // What each link of a ring would carry to be as fast; comparable between numbers of ranks.
+  // What each link of a ring would carry to be as fast; comparable between numbers of ranks. A ping-pong has one link.
   double bus_bandwidth() const;
 };
 

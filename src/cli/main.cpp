@@ -30,6 +30,7 @@ void explain_yourself() {
       "  tutti bench all-reduce --ranks 2,4 --bytes 1KiB,4MiB,64MiB\n"
       "  tutti bench all-reduce --ranks 2,4,8 --bytes 1KiB,64MiB --explain\n"
       "  tutti launch --processes 4 -- ./my_program\n"
+      "  tutti launch --processes 4 -- bench all-reduce\n"
       "\n'tutti <verb> --help' tells a verb's options, 'tutti --version' the version.\n");
 }
 

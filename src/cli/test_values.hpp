@@ -36,6 +36,8 @@ class PageMemory {
     if (memory_ == nullptr) throw std::bad_alloc();
   }
 
+  std::span<std::byte> bytes() { return {static_cast<std::byte*>(memory_.get()), bytes_}; }
+
   template <Element T>
   std::span<T> as() {
     return {static_cast<T*>(memory_.get()), bytes_ / sizeof(T)};

@@ -21,6 +21,7 @@ struct Verb {
 
 void run_bench(Arguments arguments);
 void run_bench_all_reduce(Arguments arguments);
+void run_bench_ping_pong(Arguments arguments);
 void run_launch(Arguments arguments);
 
 // Thrown by a verb that has said all there is to say, and ends with an exit code of its own.

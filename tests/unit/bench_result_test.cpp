@@ -20,6 +20,12 @@ TEST(BenchResult, BusBandwidthIsWhatALinkOfARingCarries) {
   EXPECT_DOUBLE_EQ(kResult.bus_bandwidth(), 3000);
 }
 
+TEST(BenchResult, BusBandwidthOfAPingPongIsThatOfItsMessages) {
+  BenchResult result = kResult;
+  result.algorithm = "ping-pong";
+  EXPECT_DOUBLE_EQ(result.bus_bandwidth(), 2000);
+}
+
 TEST(BenchResult, ALineHasTheKeysThatScriptsReadAndComesBack) {
   const std::string line = to_json_line(kResult);
   const nlohmann::json object = nlohmann::json::parse(line);

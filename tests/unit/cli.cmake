@@ -17,3 +17,13 @@ set_tests_properties(${TUTTI_TEST_PREFIX}command PROPERTIES LABELS unit TIMEOUT 
                      ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 add_test(NAME ${TUTTI_TEST_PREFIX}launch COMMAND ${CMAKE_CURRENT_LIST_DIR}/launch_test.sh $<TARGET_FILE:tutti>)
 set_tests_properties(${TUTTI_TEST_PREFIX}launch PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+if(TUTTI_WITH_C10D)
+  add_test(NAME ${TUTTI_TEST_PREFIX}bench_processes COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_processes_test.sh $<TARGET_FILE:tutti>)
+  set_tests_properties(${TUTTI_TEST_PREFIX}bench_processes PROPERTIES LABELS unit TIMEOUT 300
+                       ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+else()
+  add_test(NAME ${TUTTI_TEST_PREFIX}bench_refuses_processes
+           COMMAND ${CMAKE_COMMAND} -E env RANK=0 WORLD_SIZE=1 $<TARGET_FILE:tutti> bench ping-pong)
+  set_tests_properties(${TUTTI_TEST_PREFIX}bench_refuses_processes PROPERTIES LABELS unit TIMEOUT 300
+                       PASS_REGULAR_EXPRESSION "torchrun started this as rank 0 of 1, but this tutti was built without c10d")
+endif()

@@ -25,6 +25,7 @@ expect 0 "tutti bench all-reduce" "$tutti" --help
 expect 0 "tutti $version" "$tutti" --version
 expect 0 "all-reduce" "$tutti" bench
 expect 0 "--ranks" "$tutti" bench all-reduce --help
+expect 0 "half a round trip" "$tutti" bench ping-pong --help
 
 expect_misuse "there is no verb 'bensh'; did you mean 'bench'?" bensh
 expect_misuse "there is no verb 'xyzzy'; there is: bench" xyzzy
@@ -66,6 +67,19 @@ expect 0 "9" grep -c '"algorithm":"Auto","picked":"' "$scratch/lines"
 expect 0 "3 ranks:" "$tutti" "${suite[@]}" --ranks 3 --bytes 1KiB --explain
 expect 0 '"picked":' "$tutti" "${suite[@]}" --ranks 3 --bytes 1KiB --explain --json
 expect_misuse "--explain" "${suite[@]}" --explain --algorithm Ring
+expect_misuse "Gloo needs several processes" "${suite[@]}" --algorithm Gloo
+
+# It compares the bytes of the first round trip, and fails where they are others.
+ping_pong=(bench ping-pong)
+expect_misuse "expected an even number of ranks, found 3" "${ping_pong[@]}" --ranks 2,3
+expect_misuse "100 TiB on 4 ranks would need" "${ping_pong[@]}" --bytes 100TiB
+expect_misuse "there is no option --algorithm" "${ping_pong[@]}" --algorithm Ring
+small=("${ping_pong[@]}" --ranks "2,4" --bytes "0,1,1001,100000" --repetitions 2)
+expect 0 "ranks are threads" "$tutti" "${small[@]}"
+expect 0 "ranks are threads, messages only" "$tutti" "${small[@]}" --messages-only
+"$tutti" "${small[@]}" --json >"$scratch/lines"
+expect 0 "8 $scratch/lines" wc -l "$scratch/lines"
+expect 0 "8" grep -c '^{"engine":"tutti","algorithm":"ping-pong","ranks":[24],"bytes":[0-9]*,"seconds":.*}$' "$scratch/lines"
 
 # shellcheck disable=SC2016
 expect 1 "could not be written" bash -c '"$1" --help >/dev/full' - "$tutti"
