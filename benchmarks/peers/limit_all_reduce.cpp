@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tutti/base/chunk.hpp>
+#include <tutti/base/error.hpp>
 
 #include "peers/peer.hpp"
 
@@ -102,33 +103,33 @@ struct World {
 void run_rank(World& world, int rank, const PeerRequest& request) {
   const int ranks = static_cast<int>(world.arrays.size());
   Slice slice;
-  measure_peer(request.sizes, request.effort,
-               {.engine = "limit",
-                .algorithm = "direct",
-                .rank = rank,
-                .ranks = ranks,
-                .use_array =
-                    [&](std::span<float> array) {
-                      // Slices begin on cache lines: no line is written by two threads.
-                      constexpr std::size_t kLine = 64 / sizeof(float);
-                      const Slice lines = chunk((array.size() + kLine - 1) / kLine, ranks, rank);
-                      slice.first = std::min(lines.first * kLine, array.size());
-                      slice.count = std::min(lines.end() * kLine, array.size()) - slice.first;
-                      world.arrays[static_cast<std::size_t>(rank)] = array.data();
-                    },
-                .all_reduce =
-                    [&] {
-                      sum_slice(world.arrays, slice.first, slice.count);
-                      world.barrier.wait();
-                    },
-                .agree =
-                    [&](std::uint64_t of_rank_0) {
-                      if (rank == 0) world.agreed = of_rank_0;
-                      world.barrier.wait();
-                      const std::uint64_t agreed = world.agreed;
-                      world.barrier.wait();
-                      return agreed;
-                    }});
+  measure_peer(request, {.engine = "limit",
+                         .algorithm = "direct",
+                         .rank = rank,
+                         .ranks = ranks,
+                         .use_array =
+                             [&](std::span<float> array) {
+                               // Slices begin on cache lines: no line is written by two threads.
+                               constexpr std::size_t kLine = 64 / sizeof(float);
+                               const Slice lines = chunk((array.size() + kLine - 1) / kLine, ranks, rank);
+                               slice.first = std::min(lines.first * kLine, array.size());
+                               slice.count = std::min(lines.end() * kLine, array.size()) - slice.first;
+                               world.arrays[static_cast<std::size_t>(rank)] = array.data();
+                             },
+                         .all_reduce =
+                             [&] {
+                               sum_slice(world.arrays, slice.first, slice.count);
+                               world.barrier.wait();
+                             },
+                         .connect = {},
+                         .agree =
+                             [&](std::uint64_t of_rank_0) {
+                               if (rank == 0) world.agreed = of_rank_0;
+                               world.barrier.wait();
+                               const std::uint64_t agreed = world.agreed;
+                               world.barrier.wait();
+                               return agreed;
+                             }});
 }
 
 void run_world(int ranks, const PeerRequest& request) {
@@ -155,6 +156,7 @@ void run_world(int ranks, const PeerRequest& request) {
 
 int main(int argc, char** argv) {
   return tutti::bench::run_peer("limit_all_reduce", argc, argv, [](const tutti::bench::PeerRequest& request) {
+    if (request.ping_pong) throw tutti::UsageError("--ping-pong: the limit is one of all-reduces");
     for (const int ranks : request.ranks) tutti::bench::run_world(ranks, request);
   });
 }

@@ -1,12 +1,12 @@
 // What the peers have in common: their command line, how they are measured, and what they print.
 //
 //   int main(int argc, char** argv) {
-//     return run_peer("gloo_all_reduce", argc, argv, [](const PeerRequest& request) { ... });
+//     return run_peer("gloo_peer", argc, argv, [](const PeerRequest& request) { ... });
 //   }
 //
 // and on every rank, with one process or thread per rank:
 //
-//   measure_peer(request.sizes, request.effort, {.engine = "gloo", .rank = ..., .all_reduce = ...});
+//   measure_peer(request, {.engine = "gloo", .rank = ..., .all_reduce = ...});
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <tutti/base/bytes.hpp>
 
 #include "cli/measure.hpp"
+#include "cli/ping_pong.hpp"
 
 namespace tutti::bench {
 
@@ -25,6 +26,7 @@ struct PeerRequest {
   std::vector<int> ranks;
   std::vector<Bytes> sizes;
   cli::Effort effort;
+  bool ping_pong = false;  // messages between pairs of ranks, not all-reduces
 
   // What a launcher tells the processes it starts: which rank they are and where they meet.
   int rank = -1;
@@ -47,11 +49,13 @@ struct PeerRank {
   std::function<void(std::span<float>)> use_array;
   // Sums that array over the ranks, in place.
   std::function<void()> all_reduce;
+  // As in cli/ping_pong.hpp; none where the engine has no messages.
+  std::function<std::function<void()>(const cli::PingPongSide&)> connect;
   // Gives every rank what rank 0 passed, and no rank returns before all have come.
   std::function<std::uint64_t(std::uint64_t)> agree;
 };
 
-// All ranks call it; rank 0 prints a line for each size. Throws where the first sum is wrong.
-void measure_peer(const std::vector<Bytes>& sizes, const cli::Effort& effort, const PeerRank& peer);
+// All ranks call it; rank 0 prints a line for each size. Throws where the first sum or message is wrong.
+void measure_peer(const PeerRequest& request, const PeerRank& peer);
 
 }  // namespace tutti::bench

@@ -2,19 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "support/bench_point.hpp"
+
 namespace tutti::bench {
 namespace {
 
 using cli::BenchResult;
-
-BenchResult point(std::string engine, std::string algorithm, int ranks, Bytes bytes, double seconds) {
-  return {.engine = std::move(engine),
-          .algorithm = std::move(algorithm),
-          .picked = "",
-          .ranks = ranks,
-          .bytes = bytes,
-          .timing = {.median = seconds, .p10 = seconds, .p90 = seconds, .repetitions = 15, .batch = 1}};
-}
 
 constexpr Bytes kSizes[] = {Bytes{1 << 10}, Bytes{4 << 20}, Bytes{64 << 20}};
 
@@ -40,13 +33,13 @@ std::vector<BenchResult> just_reached() {
 
 std::vector<std::string> missed(const std::vector<BenchResult>& points) {
   std::vector<std::string> targets;
-  for (const Judgement& judgement : judge_targets(points))
+  for (const Judgement& judgement : judge_all_reduce_targets(points))
     if (!judgement.reached) targets.push_back(judgement.target);
   return targets;
 }
 
 TEST(AllReduceTargets, AreReachedWhereEverythingIsFastEnough) {
-  EXPECT_EQ(judge_targets(just_reached()).size(), 7u);
+  EXPECT_EQ(judge_all_reduce_targets(just_reached()).size(), 7u);
   EXPECT_TRUE(missed(just_reached()).empty());
 }
 
@@ -86,22 +79,6 @@ TEST(AllReduceTargets, AreNeverReachedByWhatWasNotMeasured) {
     std::erase_if(points, [&](const BenchResult& result) { return result.engine == engine; });
     EXPECT_FALSE(missed(points).empty()) << engine;
   }
-}
-
-TEST(CombinePasses, TakesTheMedianOverThePassesAndOrdersByRanksAndSize) {
-  std::vector<BenchResult> results;
-  for (const double seconds : {3.0, 1.0, 2.0}) {
-    results.push_back(point("tutti", "Ring", 4, kSizes[1], 10 * seconds));
-    results.push_back(point("tutti", "Ring", 2, kSizes[1], seconds));
-    results.push_back(point("gloo", "default", 2, kSizes[0], 100 * seconds));
-  }
-  const std::vector<BenchResult> points = combine_passes(results);
-  ASSERT_EQ(points.size(), 3u);
-  EXPECT_EQ(points[0].engine, "gloo");
-  EXPECT_EQ(points[0].timing.median, 200);
-  EXPECT_EQ(points[1].timing.median, 2);
-  EXPECT_EQ(points[2].timing.median, 20);
-  EXPECT_EQ(points[2].timing.repetitions, 45u);
 }
 
 }  // namespace

@@ -7,9 +7,15 @@ tutti_test(unit/process_test LINKS tutti_cli_support)
 tutti_test(unit/test_values_test LINKS tutti_cli_support tutti_kernels)
 tutti_test(unit/units_test LINKS tutti_cli_support)
 
-tutti_test(unit/all_reduce_report_test LINKS tutti_cli_support)
-target_sources(unit_all_reduce_report_test PRIVATE ${PROJECT_SOURCE_DIR}/benchmarks/all_reduce_report.cpp)
-target_include_directories(unit_all_reduce_report_test PRIVATE ${PROJECT_SOURCE_DIR}/benchmarks)
+# What the benchmarks make of their measurements.
+add_library(tutti_bench_reports STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/benchmarks/report.cpp
+            ${PROJECT_SOURCE_DIR}/benchmarks/all_reduce_report.cpp ${PROJECT_SOURCE_DIR}/benchmarks/processes_report.cpp)
+target_include_directories(tutti_bench_reports PUBLIC ${PROJECT_SOURCE_DIR}/benchmarks)
+target_link_libraries(tutti_bench_reports PUBLIC tutti_cli_support tutti_kernels PRIVATE tutti_flags)
+foreach(test report_test all_reduce_report_test processes_report_test)
+  tutti_test(unit/${test} LINKS tutti_bench_reports)
+endforeach()
+tutti_test(unit/ping_pong_test LINKS tutti_cli_support tutti_kernels)
 
 add_test(NAME ${TUTTI_TEST_PREFIX}command COMMAND ${CMAKE_CURRENT_LIST_DIR}/command_test.sh $<TARGET_FILE:tutti>
          ${PROJECT_VERSION})

@@ -1,10 +1,11 @@
-// Open MPI's MPI_Allreduce, in place, with its defaults.
+// Open MPI's MPI_Allreduce, in place, or with --ping-pong its MPI_Send and MPI_Recv, with its defaults.
 //
 // Started by a user it starts itself under mpirun, once per number of ranks.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -22,34 +23,46 @@
 namespace tutti::bench {
 namespace {
 
+std::function<void()> connect(const cli::PingPongSide& side) {
+  return [side] {
+    constexpr int kTag = 1;
+    const auto count = static_cast<int>(side.outgoing.size());
+    const auto send = [&] { MPI_Send(side.outgoing.data(), count, MPI_BYTE, side.peer, kTag, MPI_COMM_WORLD); };
+    if (side.begins) send();
+    MPI_Recv(side.incoming.data(), count, MPI_BYTE, side.peer, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (!side.begins) send();
+  };
+}
+
 void run_rank(const PeerRequest& request) {
   int rank = 0;
   int ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   std::span<float> array;
-  measure_peer(request.sizes, request.effort,
-               {.engine = "openmpi",
-                .algorithm = "default",
-                .rank = rank,
-                .ranks = ranks,
-                .use_array = [&](std::span<float> memory) { array = memory; },
-                .all_reduce =
-                    [&] {
-                      MPI_Allreduce(MPI_IN_PLACE, array.data(), static_cast<int>(array.size()), MPI_FLOAT, MPI_SUM,
-                                    MPI_COMM_WORLD);
-                    },
-                .agree =
-                    [](std::uint64_t of_rank_0) {
-                      MPI_Barrier(MPI_COMM_WORLD);
-                      MPI_Bcast(&of_rank_0, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-                      return of_rank_0;
-                    }});
+  measure_peer(request, {.engine = "openmpi",
+                         .algorithm = "default",
+                         .rank = rank,
+                         .ranks = ranks,
+                         .use_array = [&](std::span<float> memory) { array = memory; },
+                         .all_reduce =
+                             [&] {
+                               MPI_Allreduce(MPI_IN_PLACE, array.data(), static_cast<int>(array.size()), MPI_FLOAT,
+                                             MPI_SUM, MPI_COMM_WORLD);
+                             },
+                         .connect = connect,
+                         .agree =
+                             [](std::uint64_t of_rank_0) {
+                               MPI_Barrier(MPI_COMM_WORLD);
+                               MPI_Bcast(&of_rank_0, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+                               return of_rank_0;
+                             }});
 }
 
 void launch(const PeerRequest& request) {
   for (const Bytes& size : request.sizes) {
-    if (size.value / sizeof(float) > std::numeric_limits<int>::max())
+    const std::size_t element = request.ping_pong ? 1 : sizeof(float);
+    if (size.value / element > std::numeric_limits<int>::max())
       throw UsageError(fmt::format("--bytes: MPI counts elements in an int, which {} overflows", to_string(size)));
   }
   cli::Signals signals;
@@ -76,14 +89,13 @@ bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr
 int main(int argc, char** argv) {
   const bool is_rank = tutti::bench::started_by_mpirun();
   if (is_rank) MPI_Init(&argc, &argv);
-  const int code =
-      tutti::bench::run_peer("openmpi_all_reduce", argc, argv, [&](const tutti::bench::PeerRequest& request) {
-        if (is_rank) {
-          tutti::bench::run_rank(request);
-        } else {
-          tutti::bench::launch(request);
-        }
-      });
+  const int code = tutti::bench::run_peer("openmpi_peer", argc, argv, [&](const tutti::bench::PeerRequest& request) {
+    if (is_rank) {
+      tutti::bench::run_rank(request);
+    } else {
+      tutti::bench::launch(request);
+    }
+  });
   // The others wait for a rank that failed.
   if (is_rank && code != 0) MPI_Abort(MPI_COMM_WORLD, code);
   if (is_rank) MPI_Finalize();
