@@ -28,6 +28,17 @@ std::chrono::milliseconds milliseconds(Deadline deadline) {
   return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
 
+// Of what torch throws: where in torch it was follows.
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+std::vector<Rank> others(const GlooOptions& options) {
+  std::vector<Rank> ranks;
+  for (Rank rank : all_ranks(options.size)) {
+    if (rank != options.rank) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 // --- the store ---
 
 class TcpStore final : public Store {
@@ -364,13 +375,11 @@ class GlooCalls final : public EngineCalls {
   }
 
   [[noreturn]] void fail(Deadline deadline, std::string_view why) const {
-    why = why.substr(0, why.find('\n'));  // what follows is where in torch it was thrown
-    std::vector<Rank> others;
-    for (Rank rank : all_ranks(options_.size)) {
-      if (rank != options_.rank) others.push_back(rank);
+    if (deadline.passed()) {
+      throw PeerError({FailureKind::late, others(options_), "Gloo's all-reduce did not end in time"});
     }
-    if (deadline.passed()) throw PeerError({FailureKind::late, others, "Gloo's all-reduce did not end in time"});
-    throw PeerError({FailureKind::lost, others, fmt::format("Gloo's all-reduce failed: {}", why)});
+    throw PeerError(
+        {FailureKind::lost, others(options_), fmt::format("Gloo's all-reduce failed: {}", first_line(why))});
   }
 
   const GlooOptions options_;
@@ -398,8 +407,17 @@ std::shared_ptr<Store> connect_store(const StorePlace& place, Deadline deadline)
 }
 
 std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, Deadline deadline) {
-  const c10::intrusive_ptr<Group> group = make_group(
-      options, [] { return false; }, deadline);
+  c10::intrusive_ptr<Group> group;
+  try {
+    group = make_group(
+        options, [] { return false; }, deadline);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw PeerError(
+        {FailureKind::late, others(options),
+         fmt::format("the ranks could not connect on {}: {}", options.interface, first_line(error.what()))});
+  }
   std::vector<std::unique_ptr<Link>> links(static_cast<std::size_t>(options.size));
   for (Rank peer : all_ranks(options.size)) {
     if (peer == options.rank) continue;

@@ -68,7 +68,9 @@ class Packer {
     const auto* bytes = reinterpret_cast<const std::byte*>(&value);
     bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
   }
+  // What somebody threw can be of any length, and a frame cannot.
   void text(std::string_view value) {
+    value = value.substr(0, kMostText);
     number(value.size());
     const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
     bytes_.insert(bytes_.end(), bytes, bytes + value.size());
@@ -85,6 +87,8 @@ class Packer {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
+  static constexpr std::size_t kMostText = 16 * 1024;
+
   std::vector<std::byte> bytes_;
 };
 

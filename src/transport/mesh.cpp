@@ -79,8 +79,9 @@ void Mesh::share_memory(Segment segment, const std::vector<int>& members) {
     if (place == mine) continue;
     const auto peer = static_cast<std::size_t>(members[place]);
     peer_bells_[peer] = bell_of(place);
-    peers_[peer].memory =
+    peers_[peer].memory_owner =
         std::make_unique<MemoryLink>(rings[mine * count + place], rings[place * count + mine], *peer_bells_[peer]);
+    peers_[peer].memory.store(peers_[peer].memory_owner.get(), std::memory_order_release);
   }
   Doorbell* old = bell_.exchange(bell_of(mine));
   patience_ = Patience::for_ranks(static_cast<int>(count));
@@ -95,7 +96,8 @@ void Mesh::ring(int peer) noexcept {
 bool Mesh::has_news() const noexcept {
   if (wants_to_write_.load(std::memory_order_relaxed)) return true;
   return std::ranges::any_of(peers_, [](const Peer& peer) {
-    return (peer.memory && peer.memory->stirred()) || (peer.wire && peer.wire->stirred());
+    const Link* memory = peer.memory.load(std::memory_order_acquire);
+    return (memory != nullptr && memory->stirred()) || (peer.wire && peer.wire->stirred());
   });
 }
 
@@ -105,7 +107,7 @@ void Mesh::poll() {
   for (int i = 0; i < size(); ++i) {
     Peer& peer = peers_[static_cast<std::size_t>(i)];
     if (!peer.wire || peer.gone) continue;
-    if (peer.memory) handled |= drain(i, *peer.memory);
+    if (Link* memory = peer.memory.load()) handled |= drain(i, *memory);
     handled |= drain(i, *peer.wire);
     if (const auto why = peer.wire->closed()) {
       lose(i, *why, peer.said_goodbye);

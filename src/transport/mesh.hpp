@@ -49,8 +49,9 @@ struct Outgoing {
 };
 
 struct Peer {
-  std::unique_ptr<Link> wire;                // none to ourselves
-  std::unique_ptr<Link> memory;              // where both share memory; then messages go through it
+  std::unique_ptr<Link> wire;  // none to ourselves
+  std::unique_ptr<Link> memory_owner;
+  std::atomic<Link*> memory{nullptr};        // where both share memory; then messages go through it
   bool held = false;                         // somebody reads the frame at the front of `path()` without the lock
   std::deque<std::vector<std::byte>> queue;  // frames that found no room, for `path()`
   std::deque<std::uint64_t> flowing;         // ids of outgoing messages that flow
@@ -62,7 +63,10 @@ struct Peer {
   bool said_goodbye = false;
   bool heard_our_goodbye = false;
 
-  Link& path() { return memory ? *memory : *wire; }
+  Link& path() {
+    Link* shared = memory.load(std::memory_order_acquire);
+    return shared != nullptr ? *shared : *wire;
+  }
 };
 
 struct MeshOptions {
@@ -90,7 +94,9 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   Locality locality(int peer) const {
     return peer == rank_ ? Locality::same_address_space : peers_[static_cast<std::size_t>(peer)].locality;
   }
-  bool shares_memory_with(int peer) const { return peer == rank_ || peers_[static_cast<std::size_t>(peer)].memory; }
+  bool shares_memory_with(int peer) const {
+    return peer == rank_ || peers_[static_cast<std::size_t>(peer)].memory.load() != nullptr;
+  }
   void ring(int peer) noexcept;
   void ring_own_threads() noexcept { bell_.load()->ring(); }
 

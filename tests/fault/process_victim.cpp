@@ -1,7 +1,9 @@
 // One of several processes that make random collectives until one of them, the victim, is killed or stopped by itself
 // at a random moment. All others must hear that it is lost, name it, and go on without it.
 //
-//   process_victim kill|stop <victim> <seed>
+//   process_victim kill|stop|cut <victim> <seed>
+//
+// With `cut` somebody else cuts the victim off.
 //
 // Prints what each survivor heard; ends with 1 where that is right (so that the launcher ends who is stopped), and 3
 // where not.
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <tutti/base/random.hpp>
 #include <tutti/c10d/join.hpp>
 #include <tutti/collective.hpp>
@@ -50,6 +53,7 @@ void work(Communicator& world, std::uint64_t seed) {
 
 int survive(Communicator& world, Rank victim, const PeerError& error) {
   fmt::print("heard: {}\n", error.what());
+  if (world.rank() == victim) return error.kind() == FailureKind::lost ? 1 : 3;  // it was cut off from the others
   if (error.kind() != FailureKind::lost || error.ranks() != std::vector{victim}) {
     fmt::print("WRONG: {} was to be named as lost\n", to_string(victim));
     return 3;
@@ -76,19 +80,19 @@ int survive(Communicator& world, Rank victim, const PeerError& error) {
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
-  const int signal = std::string(argv[1]) == "kill" ? SIGKILL : SIGSTOP;
+  const std::string how = argv[1];
   const Rank victim{std::atoi(argv[2])};
   const auto seed = static_cast<std::uint64_t>(std::atoll(argv[3]));
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     Communicator world(c10d::join({.deadline = 60s}), {.deadline = 60s});
     barrier(world);
-    if (world.rank() == victim) {
+    fmt::print("working\n");
+    if (world.rank() == victim && how != "cut") {
       std::thread([=] {
         RandomStream draws({seed, 1});
         std::this_thread::sleep_for(std::chrono::microseconds(draws.below(50'000)));
-        std::raise(signal);
-        ::kill(::getpid(), signal);
+        ::kill(::getpid(), how == "kill" ? SIGKILL : SIGSTOP);
       }).detach();
     }
     try {
