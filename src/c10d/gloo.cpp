@@ -133,7 +133,7 @@ class GlooLink final : public Link {
     return true;
   }
 
-  bool stirred() const noexcept override { return arrived_.load() != popped_.load(std::memory_order_relaxed); }
+  bool stirred() const noexcept override { return arrived_.load() != popped_.load(); }
 
   std::span<const std::byte> front() override {
     while (popped_.load(std::memory_order_relaxed) != arrived_.load()) {
@@ -151,7 +151,7 @@ class GlooLink final : public Link {
     const std::uint64_t frame = popped_.load(std::memory_order_relaxed);
     offer(frame);
     popped_.store(frame + 1);
-    if (frame + 1 - told_ >= kFrames / 2) send({}, {});
+    if (frame + 1 - told_ >= kFrames / 2 && written_ - acknowledged_ < kFrames) send({}, {});
   }
 
   std::optional<std::string> closed() override {
@@ -172,6 +172,7 @@ class GlooLink final : public Link {
   static constexpr std::uint64_t kReserved = 4;
   static constexpr std::size_t kMostBodyBytes = 256 * 1024;
   static constexpr std::size_t kFrameBytes = kBodyAlignment + kMostBodyBytes;
+  static constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
   static constexpr std::uint64_t kSlot = 0x7475747469;  // what Gloo matches messages by; its own calls use others
 
   struct AlignedMemory {
@@ -195,7 +196,7 @@ class GlooLink final : public Link {
   }
 
   // The listener counts the end as one that arrived, so that everybody looks.
-  bool is_end() const { return ended_.load() && arrived_.load() == popped_.load(std::memory_order_relaxed) + 1; }
+  bool is_end() const { return popped_.load(std::memory_order_relaxed) == end_.load(); }
 
   static Prefix prefix_of(const std::byte* frame) {
     Prefix prefix;
@@ -205,7 +206,7 @@ class GlooLink final : public Link {
 
   // Also in frames that are not at the front yet: whoever is at the front may wait for room to write.
   void look_for_acknowledgements() {
-    const std::uint64_t frames = arrived_.load() - (ended_.load() ? 1 : 0);
+    const std::uint64_t frames = std::min(arrived_.load(), end_.load());
     for (seen_ = std::max(seen_, popped_.load(std::memory_order_relaxed)); seen_ < frames; ++seen_) {
       acknowledged_ = std::max(acknowledged_, prefix_of(place(incoming_, seen_)).acknowledged);
     }
@@ -214,6 +215,7 @@ class GlooLink final : public Link {
   void send(std::span<const std::byte> head, std::span<const std::byte> body) {
     told_ = popped_.load(std::memory_order_relaxed);
     const Prefix prefix{.bytes = head.size() + body.size(), .acknowledged = told_};
+    TUTTI_ASSERT_LE(body.size(), kMostBodyBytes);
     std::byte* frame = place(outgoing_, written_);
     std::memcpy(frame, &prefix, sizeof prefix);
     if (!head.empty()) std::memcpy(frame + sizeof prefix, head.data(), head.size());
@@ -243,11 +245,11 @@ class GlooLink final : public Link {
           continue;
         }
       } catch (const std::exception&) {
-        ended_.store(true);
+        end_.store(arrived_.load());
       }
       arrived_.fetch_add(1);
       ring_();
-      if (ended_.load()) return;
+      if (end_.load() != kNoEnd) return;
     }
   }
 
@@ -263,7 +265,7 @@ class GlooLink final : public Link {
   std::uint64_t seen_ = 0;          // frames whose acknowledgements were looked at
   std::atomic<std::uint64_t> popped_{0};
   std::atomic<std::uint64_t> arrived_{0};
-  std::atomic<bool> ended_{false};
+  std::atomic<std::uint64_t> end_{kNoEnd};  // how many frames there were in all, once the connection has closed
   std::atomic<bool> stopping_{false};
   std::function<void()> ring_;
   std::thread listener_;
@@ -331,10 +333,11 @@ class GlooCalls final : public EngineCalls {
       std::memcpy(tensors[0].data_ptr(), data.data(), data.bytes());
       ::c10d::AllreduceOptions how;
       how.reduceOp = reduce_op(op);
-      how.timeout = milliseconds(deadline);
+      // libtorch looks at the context's, not at the one in the options.
+      group_->context().setTimeout(milliseconds(deadline));
       work = group_->allreduce(tensors, how);
       while (!wait(*work, kLook)) {
-        if (!given_up()) continue;
+        if (!given_up() && !deadline.passed()) continue;
         // Its thread ends at the timeout, or with the process; to wait for that would be to hang.
         static_cast<void>(group_.release());
         throw Error("somebody gave up");
@@ -367,7 +370,7 @@ class GlooCalls final : public EngineCalls {
       });
     }
     while (connecting_.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
-      if (!given_up()) continue;
+      if (!given_up() && !deadline.passed()) continue;
       abandoned_->store(true);
       throw Error("somebody gave up");
     }

@@ -47,9 +47,7 @@ bool MemoryLink::write(std::span<const std::byte> head, std::span<const std::byt
   return true;
 }
 
-bool MemoryLink::stirred() const noexcept {
-  return incoming_.written.load() != incoming_.read.load(std::memory_order_relaxed);
-}
+bool MemoryLink::stirred() const noexcept { return incoming_.written.load() != incoming_.read.load(); }
 
 std::span<const std::byte> MemoryLink::front() {
   std::uint64_t position = incoming_.read.load(std::memory_order_relaxed);

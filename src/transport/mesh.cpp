@@ -101,7 +101,7 @@ bool Mesh::has_news() const noexcept {
   });
 }
 
-void Mesh::poll() {
+void Mesh::poll(int callers_waiting) {
   bool handled = false;
   bool wants = false;
   for (int i = 0; i < size(); ++i) {
@@ -110,6 +110,9 @@ void Mesh::poll() {
     if (Link* memory = peer.memory.load()) handled |= drain(i, *memory);
     handled |= drain(i, *peer.wire);
     if (const auto why = peer.wire->closed()) {
+      // What it wrote before it went, all of it.
+      peer.closing = true;
+      if (Link* memory = peer.memory.load()) drain(i, *memory);
       lose(i, *why, peer.said_goodbye);
       peer.gone = true;
       handled = true;
@@ -120,7 +123,7 @@ void Mesh::poll() {
   }
   wants_to_write_.store(wants, std::memory_order_relaxed);
   // Whoever else waits may wait for just this.
-  if (handled && waiting_.load() > 1) bell_.load()->ring();
+  if (handled && waiting_.load() > callers_waiting) bell_.load()->ring();
 }
 
 bool Mesh::drain(int rank, Link& link) {
@@ -150,8 +153,13 @@ bool Mesh::handle(int rank, const Frame& frame) {
     case FrameKind::goodbye_heard: from.heard_our_goodbye = true; return true;
     case FrameKind::pull:
     case FrameKind::drop: {
+      TUTTI_ASSERT_LT(head.id & 0xffffffff, messages_.size());
       Outgoing& message = messages_[head.id & 0xffffffff];
-      if (message.id != head.id || message.done) return true;
+      if (message.id != head.id || message.done) {
+        // It was taken back when this was on its way.
+        if (head.kind == FrameKind::pull) post(rank, {.world = head.world, .id = head.id, .kind = FrameKind::recall});
+        return true;
+      }
       if (head.kind == FrameKind::pull) {
         if (!message.flows) start_flowing(message);
       } else {
@@ -165,6 +173,10 @@ bool Mesh::handle(int rank, const Frame& frame) {
       const auto found = from.asked_for.find(head.id);
       if (found == from.asked_for.end()) return true;  // given up meanwhile
       if (found->second->being_read) return false;
+      if (found->second->arrived > 0 || from.closing) {
+        found->second->keep(frame);
+        return true;
+      }
       // Its reader is likely on its way, and would read it where it lies; but what is behind it must not wait for long.
       if (!from.piece_waits) from.piece_waits = Deadline::after(kPieceWaits);
       if (!from.piece_waits->passed()) return false;
@@ -207,7 +219,8 @@ void Mesh::post(int rank, const FrameHead& head, std::span<const std::byte> body
   std::vector<std::byte> kept(head_bytes.begin(), head_bytes.end());
   kept.insert(kept.end(), body.begin(), body.end());
   to.queue.push_back(std::move(kept));
-  wants_to_write_.store(true, std::memory_order_relaxed);
+  wants_to_write_.store(true);
+  pump(to);  // there may be room again since, and nobody knew that we want it
 }
 
 void Mesh::pump(Peer& peer) {
@@ -227,7 +240,7 @@ void Mesh::pump(Peer& peer) {
     next.flows = false;
     next.done = true;
     peer.flowing.pop_front();
-    if (waiting_.load() > 1) bell_.load()->ring();
+    bell_.load()->ring();  // whoever waits for it to be through
   }
 }
 
@@ -243,7 +256,7 @@ Outgoing& Mesh::start_message(int peer) {
   Outgoing& message = messages_[place];
   // What was said about the one that had this place before must not be taken for this one.
   const std::uint64_t generation = (message.id >> 32) + 1;
-  message = {.id = generation << 32 | place, .peer = peer};
+  message = {.id = generation << 32 | place, .peer = peer, .in_use = true};
   return message;
 }
 
@@ -264,9 +277,15 @@ void Mesh::start_flowing(Outgoing& message) {
 
 void Mesh::end_message(Outgoing& message) {
   if (message.flows) std::erase(peer(message.peer).flowing, message.id);
-  message.flows = false;
+  message.flows = message.in_use = false;
   message.done = true;
   free_messages_.push_back(static_cast<std::uint32_t>(message.id & 0xffffffff));
+}
+
+void Mesh::end_messages(std::uint64_t world) {
+  for (Outgoing& message : messages_) {
+    if (message.in_use && message.world == world) end_message(message);
+  }
 }
 
 bool Mesh::waits_to_flow(int peer, std::uint64_t world, Tag tag) const {
@@ -303,12 +322,13 @@ std::optional<std::uint64_t> Mesh::answer(std::uint64_t question) {
 
 void Mesh::lose(int rank, const std::string& why, bool clean) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  // After a goodbye there is still the answer to it to be written.
-  if (!clean) peer.gone = true;
+  if (peer.why_gone.empty()) peer.why_gone = why;
   peer.flowing.clear();
   for (const auto& [id, weak] : worlds_) {
     if (const std::shared_ptr<World> world = weak.lock()) world->lose(rank, why, clean);
   }
+  // After a goodbye there is still the answer to it to be written.
+  if (!clean) peer.gone = true;
 }
 
 // The mesh's own thread: polls while nobody else does, and sends and watches heartbeats.
@@ -337,7 +357,7 @@ void Mesh::keep_house() {
             poll();
             return wants_to_write_.load();
           },
-          Deadline::after(interval), {});
+          Deadline::after(piece_waits() ? std::min(kPieceWaits, interval) : interval), {});
       if (looked && wants_to_write_.load()) std::this_thread::yield();
     }
     waits_seen = waits;
@@ -352,6 +372,11 @@ void Mesh::keep_house() {
     last_beat = now;
     beat();
   }
+}
+
+bool Mesh::piece_waits() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.piece_waits.has_value(); });
 }
 
 void Mesh::beat() {

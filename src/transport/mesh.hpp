@@ -46,6 +46,7 @@ struct Outgoing {
   std::uint64_t written = 0;  // bytes that went into the link
   bool flows = false;         // it was asked for, and is not through
   bool done = false;          // the payload is not needed any more
+  bool in_use = false;
 };
 
 struct Peer {
@@ -56,10 +57,12 @@ struct Peer {
   std::deque<std::vector<std::byte>> queue;  // frames that found no room, for `path()`
   std::deque<std::uint64_t> flowing;         // ids of outgoing messages that flow
   std::unordered_map<std::uint64_t, Incoming*> asked_for;
+  bool closing = false;                 // pieces need not wait for readers any more
   std::optional<Deadline> piece_waits;  // until when the piece at the front may wait for its reader
   Locality locality = Locality::remote;
   Deadline::Clock::time_point heard{};
   bool gone = false;
+  std::string why_gone = {};  // once it is, or has said goodbye
   bool said_goodbye = false;
   bool heard_our_goodbye = false;
 
@@ -108,7 +111,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
     const bool in_time = wait_unlocked(
         [&] {
           const std::lock_guard guard(mutex_);
-          poll();
+          poll(1);
           return ready();
         },
         deadline);
@@ -124,7 +127,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
         [&] {
           if (has_news()) {
             const std::lock_guard guard(mutex_);
-            poll();
+            poll(1);
           }
           return ready();
         },
@@ -133,8 +136,8 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
 
   // The rest with the mutex held.
 
-  // Looks at all links and handles what has come.
-  void poll();
+  // Looks at all links and handles what has come. Wakes others that wait, of whom the caller may be one itself.
+  void poll(int callers_waiting = 0);
 
   void post(int peer, const FrameHead& head, std::span<const std::byte> body = {});
 
@@ -142,6 +145,8 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   Outgoing& message(std::uint64_t id);
   void start_flowing(Outgoing& message);
   void end_message(Outgoing& message);
+  // All that were started in that world and not ended: nobody waits for them any more.
+  void end_messages(std::uint64_t world);
   // Whether a message of that world and tag was announced to the peer, and waits to be asked for.
   bool waits_to_flow(int peer, std::uint64_t world, Tag tag) const;
 
@@ -178,6 +183,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   void pump(Peer& peer);
   void lose(int rank, const std::string& why, bool clean);
   void keep_house();
+  bool piece_waits();
   void beat();
 
   const std::shared_ptr<void> keep_;

@@ -156,7 +156,16 @@ class Endpoint final : public Transport {
     const std::vector<Rank> members(list.begin(), list.end());
     for (Rank member : members) check(member);
     auto group = std::make_unique<Endpoint>(world_->regroup(members, deadline), make_engine_);
-    group->world_->set_up_board(deadline);
+    try {
+      group->world_->set_up_board(deadline);
+    } catch (const PeerError& error) {
+      // Those who asked for the new world know its members by the numbers of this one.
+      Failure failure = error.failure();
+      for (Rank& rank : failure.ranks) rank = members[static_cast<std::size_t>(rank.value)];
+      failure.message =
+          fmt::format("{} did not get to form the new world: {}", to_string(failure.ranks), failure.message);
+      throw PeerError(std::move(failure));
+    }
     return group;
   }
 
@@ -221,9 +230,10 @@ std::unique_ptr<Transport> join_processes(ProcessesOptions options, Deadline dea
                                                  .wires = std::move(options.wires),
                                                  .heartbeat = options.heartbeat,
                                                  .keep = std::move(options.keep)});
-  auto world = std::make_shared<World>(mesh, kFirstWorld, std::move(everybody));
+  std::shared_ptr<World> world;
   {
     const std::lock_guard lock(mesh->mutex());
+    world = std::make_shared<World>(mesh, kFirstWorld, std::move(everybody));
     mesh->add_world(world);
   }
   auto endpoint = std::make_unique<Endpoint>(world, std::move(options.engine));

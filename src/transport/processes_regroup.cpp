@@ -20,6 +20,17 @@ std::string list_of(const std::vector<Rank>& members) {
   return "[" + text + "]";
 }
 
+// A failure among the ranks of a world, in the numbers of the one that `members` form.
+Failure seen_from(const std::vector<Rank>& members, Failure failure) {
+  std::vector<Rank> ranks;
+  for (Rank rank : failure.ranks) {
+    const auto found = std::ranges::find(members, rank);
+    if (found != members.end()) ranks.push_back(Rank{static_cast<int>(found - members.begin())});
+  }
+  failure.ranks = ranks;
+  return failure;
+}
+
 // The same on all members, and hardly ever the same for two worlds.
 std::uint64_t id_of(std::uint64_t parent, const Round& round) {
   std::uint64_t id = parent;
@@ -50,7 +61,7 @@ void World::refuse(const Failure& failure, const std::vector<Round>& rounds) {
     // Some may have heard from all, and gone ahead, before one of them gave up.
     for (const auto& weak : descendants_) {
       const std::shared_ptr<World> world = weak.lock();
-      if (world && world->id() == id_of(id_, round)) world->break_up(failure);
+      if (world && world->id() == id_of(id_, round)) world->break_up(seen_from(round.members, failure));
     }
     // Who hears of it by one of the lists need not hear of it by another.
     if (told_now && std::ranges::find(round.members, rank_) != round.members.end()) {

@@ -20,10 +20,8 @@ World::World(std::shared_ptr<Mesh> mesh, std::uint64_t id, std::vector<int> memb
     : mesh_(std::move(mesh)), id_(id), members_(std::move(members)), places_(members_.size()) {
   rank_ = rank_of(mesh_->rank()).value();
   for (Rank rank : all_ranks(size())) {
-    if (mesh_->peer(process(rank)).gone) {
-      place(rank).gone.store(true);
-      place(rank).why_gone = "has left";
-    }
+    const Peer& peer = mesh_->peer(process(rank));
+    if (!peer.why_gone.empty()) lose(process(rank), peer.why_gone, peer.said_goodbye);
   }
 }
 
@@ -58,6 +56,7 @@ SendTicket World::start_send(Rank to, Tag tag, std::span<const std::byte> payloa
     message.done = !is_gone(to);
     if (to == rank_) {
       handle(mesh_->rank(), {head, payload});
+      mesh_->ring_own_threads();
     } else {
       mesh_->post(process(to), head, payload);
     }
@@ -183,9 +182,11 @@ void Incoming::read(const PieceReader& reader) {
     // The piece is read where it lies, while others may go on with everything but this link.
     TUTTI_ASSERT_EQ(piece.head.offset, read);
     struct Hold {
+      Mesh& mesh;
       Peer& peer;
       std::unique_lock<std::mutex>& lock;
-      Hold(Peer& its_peer, std::unique_lock<std::mutex>& its_lock) : peer(its_peer), lock(its_lock) {
+      Hold(Mesh& its_mesh, Peer& its_peer, std::unique_lock<std::mutex>& its_lock)
+          : mesh(its_mesh), peer(its_peer), lock(its_lock) {
         peer.held = true;
         lock.unlock();
       }
@@ -194,10 +195,11 @@ void Incoming::read(const PieceReader& reader) {
         peer.held = false;
         peer.path().pop();
         peer.piece_waits.reset();
+        mesh.ring_own_threads();  // somebody else may wait for what is now at the front
       }
     };
     {
-      const Hold hold(peer, lock);
+      const Hold hold(mesh, peer, lock);
       reader(read, piece.body);
     }
     read += piece.body.size();
@@ -218,8 +220,8 @@ void Incoming::keep(const Frame& frame) {
 void Incoming::release() noexcept {
   Mesh& mesh = world.mesh();
   const std::lock_guard lock(mesh.mutex());
+  if (!eager) mesh.peer(world.process(from)).asked_for.erase(id);
   if (!eager && arrived < header.length) {
-    mesh.peer(world.process(from)).asked_for.erase(id);
     mesh.post(world.process(from), {.world = world.id(), .id = id, .kind = FrameKind::drop});
   }
   being_read = asked_for = false;
@@ -247,10 +249,12 @@ void World::handle(int process, const Frame& frame) {
       } else {
         std::vector<Tag>& expecting = place(from).expecting;
         const auto expected = std::ranges::find(expecting, message.header.tag);
-        if (expected != expecting.end()) expecting.erase(expected), message.asked_for = true;
+        const bool is_expected = expected != expecting.end();
+        if (is_expected) expecting.erase(expected);
+        const bool flows = head.offset != 0;
+        message.asked_for = is_expected || flows;
         if (message.asked_for) mesh_->peer(process).asked_for[head.id] = &message;
         // It was announced before its sender heard that it is expected.
-        const bool flows = head.offset != 0;
         if (message.asked_for && !flows) mesh_->post(process, {.world = id_, .id = head.id, .kind = FrameKind::pull});
       }
       place(from).queue.push_back(&message);
@@ -371,7 +375,14 @@ void World::lose(int process, const std::string& why, bool clean) {
   } else {
     clean = true;  // it had left this world before
   }
-  if (!clean) break_up({FailureKind::lost, {*rank}, fmt::format("{} {}", to_string(*rank), why)});
+  if (clean || failure_) return;
+  // The others may notice later, or be connected to it still: they all hear the same. So does the lost one, if it was
+  // only stopped for a while.
+  const Failure failure{FailureKind::lost, {*rank}, fmt::format("{} {}", to_string(*rank), why)};
+  Packer body;
+  body.failure(failure);
+  break_up(failure);
+  post_to_all({.world = id_, .kind = FrameKind::abort}, body.bytes());
 }
 
 Failure World::lost(const std::vector<Rank>& ranks) {
@@ -395,6 +406,7 @@ void World::close() noexcept {
     std::erase_if(mesh_->peer(process(rank)).asked_for,
                   [&](const auto& entry) { return &entry.second->world == this; });
   }
+  mesh_->end_messages(id_);
   mesh_->remove_world(id_);
 }
 
