@@ -1,15 +1,19 @@
 // The program `tutti`: finds the verb, runs it, and turns what went wrong into one sentence and an exit code:
 // 0 done, 1 the run failed, 2 misuse; `launch` has those of what it started.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <tutti/base/error.hpp>
 #include <tutti/base/nearest_name.hpp>
+#include <tutti/transport/environment.hpp>
 
 #include "cli/verb.hpp"
 
@@ -17,9 +21,21 @@ namespace tutti::cli {
 namespace {
 
 constexpr Verb kVerbs[] = {
-    {"bench", "times what ranks do together, by size, ranks and algorithm", run_bench},
+    {"bench", "times what ranks do together, by size, ranks and algorithm", run_bench, true},
     {"launch", "starts the ranks of a job as processes, and ends them together", run_launch},
 };
+
+// Where this process is one of several, it goes on as the program beside it that has libtorch. Comes back where that is
+// not so, or there is no such program.
+void go_on_where_torch_is(char** argv) {
+  const bool on_ranks = argv[0] != nullptr && argv[1] != nullptr && std::ranges::any_of(kVerbs, [&](const Verb& verb) {
+                          return verb.on_ranks && verb.name == argv[1];
+                        });
+  if (!on_ranks || !discover_place()) return;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path other = self.parent_path() / "tutti-torch";
+  if (self.filename() != other.filename()) ::execv(other.c_str(), argv);
+}
 
 void explain_yourself() {
   fmt::print("tutti {}: trains neural networks together, one graph under any strategy\n\n", TUTTI_VERSION);
@@ -68,6 +84,7 @@ const Verb& find_verb(std::span<const Verb> verbs, std::string_view name, std::s
 int main(int argc, char** argv) {
   int code = 0;
   try {
+    tutti::cli::go_on_where_torch_is(argv);
     tutti::cli::run({argv + 1, argv + argc});
   } catch (const tutti::cli::Ended& ended) {
     code = ended.code;

@@ -17,6 +17,8 @@ struct Verb {
   std::string_view summary;
   // Gets what follows the verb on the command line. Misuse is a UsageError; any other exception means that it failed.
   void (*run)(Arguments arguments);
+  // Whether it runs on ranks, which are processes where a launcher started several: then it needs libtorch.
+  bool on_ranks = false;
 };
 
 void run_bench(Arguments arguments);
