@@ -5,20 +5,14 @@
 // A round is the k-th time that members bring a list. A round that fails, because a member is late or lost or because
 // two lists wait for each other, fails for all: those who come to it later are told of it once, and are then in step.
 #include <algorithm>
-#include <set>
 
 #include <fmt/format.h>
 
+#include "members.hpp"
 #include "processes_world.hpp"
 
 namespace tutti::processes {
 namespace {
-
-std::string list_of(const std::vector<Rank>& members) {
-  std::string text;
-  for (Rank member : members) text += (text.empty() ? "" : ", ") + std::to_string(member.value);
-  return "[" + text + "]";
-}
 
 // A failure among the ranks of a world, in the numbers of the one that `members` form.
 Failure seen_from(const std::vector<Rank>& members, Failure failure) {
@@ -103,12 +97,7 @@ void World::look_for_disagreement(const Round& mine) {
 }
 
 std::shared_ptr<World> World::regroup(const std::vector<Rank>& members, Deadline deadline) {
-  if (std::set<Rank>(members.begin(), members.end()).size() != members.size()) {
-    throw UsageError(fmt::format("a rank stands twice in the list of members {}", list_of(members)));
-  }
-  if (std::ranges::find(members, rank_) == members.end()) {
-    throw UsageError(fmt::format("{} is not in its own list of members {}", to_string(rank_), list_of(members)));
-  }
+  refuse_wrong_members(members, rank_);
   std::unique_lock lock(mesh_->mutex());
   const Round round{members, ++told_[members]};
   place(rank_).brought[members] = round.number;

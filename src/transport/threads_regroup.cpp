@@ -1,22 +1,13 @@
 // How some ranks of a world form a new one: each brings the list of members, and when all have brought the same the new
 // world stands.
 #include <algorithm>
-#include <set>
 
 #include <fmt/format.h>
 
+#include "members.hpp"
 #include "threads_world.hpp"
 
 namespace tutti::threads {
-namespace {
-
-std::string list_of(const std::vector<Rank>& members) {
-  std::string text;
-  for (Rank member : members) text += (text.empty() ? "" : ", ") + std::to_string(member.value);
-  return "[" + text + "]";
-}
-
-}  // namespace
 
 bool Regrouping::has_joined(Rank rank) const { return std::ranges::find(joined, rank) != joined.end(); }
 
@@ -90,12 +81,7 @@ void World::look_for_disagreement(Regrouping& mine, Rank rank) {
 }
 
 std::shared_ptr<World> World::regroup(Rank rank, const std::vector<Rank>& members, Deadline deadline) {
-  if (std::set<Rank>(members.begin(), members.end()).size() != members.size()) {
-    throw UsageError(fmt::format("a rank stands twice in the list of members {}", list_of(members)));
-  }
-  if (std::ranges::find(members, rank) == members.end()) {
-    throw UsageError(fmt::format("{} is not in its own list of members {}", to_string(rank), list_of(members)));
-  }
+  refuse_wrong_members(members, rank);
 
   using State = Regrouping::State;
   std::shared_ptr<Regrouping> mine;
