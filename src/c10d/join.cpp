@@ -1,8 +1,10 @@
 #include <tutti/c10d/join.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include <arpa/inet.h>
@@ -13,6 +15,7 @@
 #include <tutti/base/error.hpp>
 #include <tutti/transport/store_server.hpp>
 
+#include "aside.hpp"
 #include "gloo.hpp"
 
 namespace tutti::c10d {
@@ -67,6 +70,72 @@ void meet(Store& store, const std::string& prefix, Rank rank, int size, Deadline
   }
 }
 
+// What the ranks of a job are to each other once they have met.
+struct Connected {
+  std::vector<std::unique_ptr<Link>> links;
+  EngineFactory engine;
+};
+
+// All that is done with libtorch, whose store knows no deadline.
+class Meeting {
+ public:
+  Meeting(ProcessPlace place, std::string interface, Deadline deadline)
+      : place_(std::move(place)), interface_(std::move(interface)), deadline_(deadline) {}
+
+  Connected hold() {
+    const std::shared_ptr<Store> store =
+        connect_store({place_.store_host, place_.store_port, place_.store_prefix}, deadline_);
+    // A program may join several times.
+    const std::int64_t time = store->add(fmt::format("times/{}", place_.rank.value));
+    const std::string prefix = fmt::format("{}", time);
+    meet(*store, prefix, place_.rank, place_.size, deadline_);
+    have_met_.store(true);
+    if (interface_.empty()) interface_ = own_address_towards(place_.store_host, place_.store_port);
+    const GlooOptions gloo{
+        .store = store, .prefix = prefix, .interface = interface_, .rank = place_.rank, .size = place_.size};
+    return {.links = connect_gloo(gloo, deadline_), .engine = gloo_calls(gloo)};
+  }
+
+  bool have_met() const { return have_met_.load(); }
+
+  // Why it is not over when it should be.
+  Failure late() const {
+    if (have_met()) {
+      std::vector<Rank> others;
+      for (Rank rank : all_ranks(place_.size)) {
+        if (rank != place_.rank) others.push_back(rank);
+      }
+      return {FailureKind::late, others, "the ranks have met, but could not all connect: one may have died just then"};
+    }
+    return {
+        FailureKind::late,
+        {Rank{0}},
+        fmt::format("the store at {}:{}, where the ranks meet, does not answer", place_.store_host, place_.store_port)};
+  }
+
+ private:
+  const ProcessPlace place_;
+  std::string interface_;
+  const Deadline deadline_;
+  std::atomic<bool> have_met_{false};
+};
+
+Connected connect(const ProcessPlace& place, const std::string& interface, Deadline deadline) {
+  // Who is only slow to say who has not come.
+  constexpr Duration kGrace = 1s;
+  // Once all are there it takes a moment.
+  constexpr Duration kConnecting = 30s;
+  const auto meeting = std::make_shared<Meeting>(place, interface, deadline);
+  Aside<Connected> aside([meeting] { return meeting->hold(); });
+  const Deadline met_by = Deadline::after(deadline.remaining() + kGrace);
+  std::optional<Deadline> connected_by;
+  while (!aside.is_through(Deadline::after(20ms))) {
+    if (meeting->have_met() && !connected_by) connected_by = Deadline::after(kConnecting);
+    if (met_by.passed() || (connected_by && connected_by->passed())) throw PeerError(meeting->late());
+  }
+  return aside.result();
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> join(const JoinOptions& options) {
@@ -88,18 +157,9 @@ std::unique_ptr<Transport> join(const JoinOptions& options) {
       server =
           std::make_unique<StoreServer>(StoreServerOptions{.address = place->store_host, .port = place->store_port});
     }
-    const std::shared_ptr<Store> store =
-        connect_store({place->store_host, place->store_port, place->store_prefix}, deadline);
-    // A program may join several times.
-    const std::int64_t time = store->add(fmt::format("times/{}", place->rank.value));
-    const std::string prefix = fmt::format("{}", time);
-    meet(*store, prefix, place->rank, place->size, deadline);
-    std::string interface = place->interface.value_or(options.interface);
-    if (interface.empty()) interface = own_address_towards(place->store_host, place->store_port);
-    const GlooOptions gloo{
-        .store = store, .prefix = prefix, .interface = interface, .rank = place->rank, .size = place->size};
-    links = connect_gloo(gloo, deadline);
-    engine = gloo_calls(gloo);
+    Connected connected = connect(*place, place->interface.value_or(options.interface), deadline);
+    links = std::move(connected.links);
+    engine = std::move(connected.engine);
   }
   return join_processes({.rank = place->rank,
                          .wires = std::move(links),

@@ -52,12 +52,17 @@ struct Frame {
   FrameHead head;
   std::span<const std::byte> body;
 
-  static Frame from(std::span<const std::byte> bytes) {
+  static Frame from(const FrameBytes& bytes) {
     Frame frame;
-    TUTTI_ASSERT(bytes.size() >= sizeof frame.head);
-    std::memcpy(&frame.head, bytes.data(), sizeof frame.head);
-    frame.body = bytes.subspan(sizeof frame.head);
+    TUTTI_ASSERT_EQ(bytes.head.size(), sizeof frame.head);
+    std::memcpy(&frame.head, bytes.head.data(), sizeof frame.head);
+    frame.body = bytes.body;
     return frame;
+  }
+  // The two in a row.
+  static Frame from(std::span<const std::byte> bytes) {
+    TUTTI_ASSERT(bytes.size() >= Link::kHeadBytes);
+    return from({bytes.first(Link::kHeadBytes), bytes.subspan(Link::kHeadBytes)});
   }
 };
 

@@ -49,7 +49,7 @@ bool MemoryLink::write(std::span<const std::byte> head, std::span<const std::byt
 
 bool MemoryLink::stirred() const noexcept { return incoming_.written.load() != incoming_.read.load(); }
 
-std::span<const std::byte> MemoryLink::front() {
+FrameBytes MemoryLink::front() {
   std::uint64_t position = incoming_.read.load(std::memory_order_relaxed);
   if (incoming_.written.load() == position) return {};
   std::uint64_t bytes = 0;
@@ -60,7 +60,8 @@ std::span<const std::byte> MemoryLink::front() {
     std::memcpy(&bytes, place(incoming_, position), sizeof bytes);
   }
   front_bytes_ = room_for(bytes);
-  return {place(incoming_, position) + kLengthBytes, bytes};
+  const std::byte* head = place(incoming_, position) + kLengthBytes;
+  return {{head, kHeadBytes}, {head + kHeadBytes, bytes - kHeadBytes}};
 }
 
 void MemoryLink::pop() {

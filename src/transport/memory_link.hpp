@@ -33,9 +33,10 @@ class MemoryLink final : public Link {
   std::size_t most_body_bytes() const override { return kMostBodyBytes; }
   bool write(std::span<const std::byte> head, std::span<const std::byte> body) override;
   bool stirred() const noexcept override;
-  std::span<const std::byte> front() override;
+  FrameBytes front() override;
   void pop() override;
   std::optional<std::string> closed() override { return std::nullopt; }  // the peer's other link tells
+  void close() noexcept override {}
 
  private:
   // A quarter of the ring, so that writer and reader work at the same time.

@@ -14,6 +14,8 @@ using namespace std::chrono_literals;
 
 // How long a process that ends waits until the others have heard that it does.
 constexpr Duration kGoodbye = 1s;
+// How long who gives a message up waits at most until what is on its way has arrived.
+constexpr Duration kTakesBack = 5s;
 // How long a piece lies at the front of its link until it is put aside.
 constexpr Duration kPieceWaits = 20ms;
 // How often the mesh's own thread looks whether it is needed, while others wait and poll anyway.
@@ -114,6 +116,7 @@ void Mesh::poll(int callers_waiting) {
       peer.closing = true;
       if (Link* memory = peer.memory.load()) drain(i, *memory);
       lose(i, *why, peer.said_goodbye);
+      peer.wire->close();
       peer.gone = true;
       handled = true;
       continue;
@@ -130,7 +133,7 @@ bool Mesh::drain(int rank, Link& link) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   bool handled = false;
   while (!(peer.held && &link == &peer.path())) {
-    const std::span<const std::byte> bytes = link.front();
+    const FrameBytes bytes = link.front();
     if (bytes.empty() || !handle(rank, Frame::from(bytes))) break;
     link.pop();
     peer.piece_waits.reset();
@@ -155,17 +158,19 @@ bool Mesh::handle(int rank, const Frame& frame) {
     case FrameKind::drop: {
       TUTTI_ASSERT_LT(head.id & 0xffffffff, messages_.size());
       Outgoing& message = messages_[head.id & 0xffffffff];
-      if (message.id != head.id || message.done) {
-        // It was taken back when this was on its way.
-        if (head.kind == FrameKind::pull) post(rank, {.world = head.world, .id = head.id, .kind = FrameKind::recall});
-        return true;
-      }
+      if (message.id != head.id || message.done) return true;  // it was taken back when this was on its way
       if (head.kind == FrameKind::pull) {
         if (!message.flows) start_flowing(message);
       } else {
+        // What went in comes back first.
         std::erase(from.flowing, message.id);
-        message.flows = false;
-        message.done = true;
+        if (message.lent_to == nullptr) {
+          message.flows = false;
+          message.done = true;
+        } else if (message.flows && message.written < message.length) {
+          message.written = message.length;
+          from.lent.push_back(message.id);
+        }
       }
       return true;
     }
@@ -234,12 +239,20 @@ void Mesh::pump(Peer& peer) {
     Outgoing& next = message(peer.flowing.front());
     const std::uint64_t count = std::min<std::uint64_t>(link.most_body_bytes(), next.length - next.written);
     const FrameHead head{.world = next.world, .id = next.id, .offset = next.written, .kind = FrameKind::piece};
-    if (!link.write(std::as_bytes(std::span(&head, 1)), {next.payload + next.written, count})) return;
+    const bool last = next.written + count == next.length;
+    if (!link.lend(std::as_bytes(std::span(&head, 1)), {next.payload + next.written, count}, last)) break;
     next.written += count;
-    if (next.written < next.length) continue;
-    next.flows = false;
-    next.done = true;
+    next.lent_to = &link;
+    next.loan = link.lent();
+    if (!last) continue;
     peer.flowing.pop_front();
+    peer.lent.push_back(next.id);
+  }
+  while (!peer.lent.empty() && is_returned(message(peer.lent.front()))) {
+    Outgoing& through = message(peer.lent.front());
+    peer.lent.pop_front();
+    through.flows = false;
+    through.done = true;
     bell_.load()->ring();  // whoever waits for it to be through
   }
 }
@@ -275,24 +288,34 @@ void Mesh::start_flowing(Outgoing& message) {
   if (!to.flowing.empty()) wants_to_write_.store(true, std::memory_order_relaxed);
 }
 
-void Mesh::end_message(Outgoing& message) {
-  if (message.flows) std::erase(peer(message.peer).flowing, message.id);
-  message.flows = message.in_use = false;
+void Mesh::end_message(std::unique_lock<std::mutex>& lock, Outgoing& message) {
+  Peer& to = peer(message.peer);
+  if (message.flows) {
+    std::erase(to.flowing, message.id);
+    std::erase(to.lent, message.id);
+    message.flows = false;
+  }
   message.done = true;
+  const auto returned = [&] { return is_returned(message); };
+  if (!wait(lock, returned, Deadline::after(std::min(heartbeat_, kTakesBack)))) {
+    lose(message.peer, "did not take what was on its way to it: it was stopped, or cut off", /*clean=*/false);
+  }
+  message.in_use = false;
   free_messages_.push_back(static_cast<std::uint32_t>(message.id & 0xffffffff));
 }
 
-void Mesh::end_messages(std::uint64_t world) {
-  for (Outgoing& message : messages_) {
-    if (message.in_use && message.world == world) end_message(message);
+void Mesh::end_messages(std::unique_lock<std::mutex>& lock, std::uint64_t world) {
+  for (std::size_t i = 0; i < messages_.size(); ++i) {
+    if (messages_[i].in_use && messages_[i].world == world) end_message(lock, messages_[i]);
   }
 }
 
-bool Mesh::waits_to_flow(int peer, std::uint64_t world, Tag tag) const {
-  return std::ranges::any_of(messages_, [&](const Outgoing& message) {
-    return !message.done && !message.flows && message.peer == peer && message.world == world && message.tag == tag &&
-           message.written == 0 && message.length > 0;
+Outgoing* Mesh::find_announced(int peer, std::uint64_t world, Tag tag) {
+  const auto found = std::ranges::find_if(messages_, [&](const Outgoing& message) {
+    return message.in_use && !message.done && !message.flows && message.peer == peer && message.world == world &&
+           message.tag == tag;
   });
+  return found == messages_.end() ? nullptr : &*found;
 }
 
 void Mesh::add_world(const std::shared_ptr<World>& world) {
@@ -324,6 +347,7 @@ void Mesh::lose(int rank, const std::string& why, bool clean) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   if (peer.why_gone.empty()) peer.why_gone = why;
   peer.flowing.clear();
+  if (!clean) peer.wire->close();
   for (const auto& [id, weak] : worlds_) {
     if (const std::shared_ptr<World> world = weak.lock()) world->lose(rank, why, clean);
   }

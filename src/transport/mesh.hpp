@@ -44,6 +44,8 @@ struct Outgoing {
   const std::byte* payload = nullptr;
   std::uint64_t length = 0;
   std::uint64_t written = 0;  // bytes that went into the link
+  Link* lent_to = nullptr;    // that they went into
+  std::uint64_t loan = 0;     // what that had been lent by then: when it returned as much, it has all of this
   bool flows = false;         // it was asked for, and is not through
   bool done = false;          // the payload is not needed any more
   bool in_use = false;
@@ -56,6 +58,7 @@ struct Peer {
   bool held = false;                         // somebody reads the frame at the front of `path()` without the lock
   std::deque<std::vector<std::byte>> queue;  // frames that found no room, for `path()`
   std::deque<std::uint64_t> flowing;         // ids of outgoing messages that flow
+  std::deque<std::uint64_t> lent;            // and of those that went in and are not returned
   std::unordered_map<std::uint64_t, Incoming*> asked_for;
   bool closing = false;                 // pieces need not wait for readers any more
   std::optional<Deadline> piece_waits;  // until when the piece at the front may wait for its reader
@@ -144,11 +147,13 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   Outgoing& start_message(int peer);
   Outgoing& message(std::uint64_t id);
   void start_flowing(Outgoing& message);
-  void end_message(Outgoing& message);
+  // From then on nobody reads its payload. Where it is not done, that may take a moment, and whoever does not take what
+  // is on its way is lost then.
+  void end_message(std::unique_lock<std::mutex>& lock, Outgoing& message);
   // All that were started in that world and not ended: nobody waits for them any more.
-  void end_messages(std::uint64_t world);
-  // Whether a message of that world and tag was announced to the peer, and waits to be asked for.
-  bool waits_to_flow(int peer, std::uint64_t world, Tag tag) const;
+  void end_messages(std::unique_lock<std::mutex>& lock, std::uint64_t world);
+  // One of that world and tag that was announced to the peer and waits to be asked for; none where there is none.
+  Outgoing* find_announced(int peer, std::uint64_t world, Tag tag);
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
@@ -181,6 +186,9 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   // False where the frame must stay, because somebody is about to read it.
   bool handle(int rank, const Frame& frame);
   void pump(Peer& peer);
+  static bool is_returned(const Outgoing& message) {
+    return message.lent_to == nullptr || message.lent_to->returned() >= message.loan;
+  }
   void lose(int rank, const std::string& why, bool clean);
   void keep_house();
   bool piece_waits();

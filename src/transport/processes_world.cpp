@@ -81,7 +81,7 @@ void World::finish_send(SendTicket ticket, Deadline deadline) {
   Outgoing& message = mesh_->message(ticket.id);
   const bool done = message.done;
   if (!done) mesh_->post(process(ticket.to), {.world = id_, .id = ticket.id, .kind = FrameKind::recall});
-  mesh_->end_message(message);
+  mesh_->end_message(lock, message);
   if (is_aborted()) throw PeerError(*failure_);
   if (!in_time) {
     throw PeerError(
@@ -91,7 +91,7 @@ void World::finish_send(SendTicket ticket, Deadline deadline) {
 }
 
 void World::cancel_send(SendTicket ticket) noexcept {
-  const std::lock_guard lock(mesh_->mutex());
+  std::unique_lock lock(mesh_->mutex());
   Outgoing& message = mesh_->message(ticket.id);
   if (ticket.to == rank_) {
     std::deque<Incoming*>& queue = place(rank_).queue;
@@ -103,7 +103,7 @@ void World::cancel_send(SendTicket ticket) noexcept {
   } else {
     mesh_->post(process(ticket.to), {.world = id_, .id = ticket.id, .kind = FrameKind::recall});
   }
-  mesh_->end_message(message);
+  mesh_->end_message(lock, message);
 }
 
 Incoming* World::take(Rank from, Tag tag) {
@@ -164,7 +164,7 @@ void Incoming::read(const PieceReader& reader) {
   while (read < header.length) {
     Frame piece;
     const auto ready = [&] {
-      const std::span<const std::byte> bytes = peer.held ? std::span<const std::byte>{} : peer.path().front();
+      const FrameBytes bytes = peer.held ? FrameBytes{} : peer.path().front();
       if (!bytes.empty()) piece = Frame::from(bytes);
       if (!bytes.empty() && piece.head.kind == FrameKind::piece && piece.head.id == id) return true;
       piece = {};
@@ -252,16 +252,19 @@ void World::handle(int process, const Frame& frame) {
         const bool is_expected = expected != expecting.end();
         if (is_expected) expecting.erase(expected);
         const bool flows = head.offset != 0;
+        // Where it does not flow yet, it does as soon as its sender hears that it is expected.
         message.asked_for = is_expected || flows;
         if (message.asked_for) mesh_->peer(process).asked_for[head.id] = &message;
-        // It was announced before its sender heard that it is expected.
-        if (message.asked_for && !flows) mesh_->post(process, {.world = id_, .id = head.id, .kind = FrameKind::pull});
       }
       place(from).queue.push_back(&message);
       return;
     }
     case FrameKind::expect:
-      if (!mesh_->waits_to_flow(process, id_, Tag{head.tag})) place(from).expected.push_back(Tag{head.tag});
+      if (Outgoing* announced = mesh_->find_announced(process, id_, Tag{head.tag})) {
+        mesh_->start_flowing(*announced);
+      } else {
+        place(from).expected.push_back(Tag{head.tag});
+      }
       return;
     case FrameKind::recall: {
       std::deque<Incoming*>& queue = place(from).queue;
@@ -401,12 +404,12 @@ Failure World::lost_with_lock(const std::vector<Rank>& ranks) {
 
 void World::close() noexcept {
   depart("has left", /*from_descendants=*/false);
-  const std::lock_guard lock(mesh_->mutex());
+  std::unique_lock lock(mesh_->mutex());
   for (Rank rank : all_ranks(size())) {
     std::erase_if(mesh_->peer(process(rank)).asked_for,
                   [&](const auto& entry) { return &entry.second->world == this; });
   }
-  mesh_->end_messages(id_);
+  mesh_->end_messages(lock, id_);
   mesh_->remove_world(id_);
 }
 

@@ -1,0 +1,111 @@
+// Frames over Gloo's connections.
+//
+// There is one connection for each direction, because Gloo does not send on a connection while it reads from it. A
+// message of Gloo's says where in the receiver's memory it goes, so the writer puts each frame into the next of kPlaces
+// places there, has no more than that on their way, and the reader tells how many it took. A frame is one message, or
+// two where its body was lent: its place is then the one after the head's.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+
+#include <gloo/transport/buffer.h>
+#include <gloo/transport/pair.h>
+#include <tutti/transport/link.hpp>
+
+namespace tutti::c10d {
+
+class GlooLink final : public Link {
+ public:
+  // Both without a timeout of Gloo's, which would close them; `keep` holds them.
+  GlooLink(std::shared_ptr<void> keep, ::gloo::transport::Pair& out, ::gloo::transport::Pair& in);
+  ~GlooLink() override;
+
+  void start(std::function<void()> ring) override;
+  std::size_t most_body_bytes() const override { return kMostBodyBytes; }
+  bool write(std::span<const std::byte> head, std::span<const std::byte> body) override;
+  bool lend(std::span<const std::byte> head, std::span<const std::byte> body, bool wanted_back) override;
+  std::uint64_t lent() const override { return lent_; }
+  std::uint64_t returned() override;
+  bool stirred() const noexcept override { return arrived_.load() != popped_.load(); }
+  FrameBytes front() override;
+  void pop() override;
+  std::optional<std::string> closed() override;
+  void close() noexcept override;
+
+ private:
+  enum class Kind : std::uint8_t {
+    acknowledgement,  // only says how many were taken
+    whole,
+    head,  // of a frame whose body is the next message
+  };
+  // Ahead of each frame.
+  struct Prefix {
+    std::uint64_t acknowledged = 0;  // messages that the writer has taken out of the other direction
+    std::uint32_t body_bytes = 0;
+    Kind kind = Kind::acknowledgement;
+    bool wanted_back = false;  // the writer waits for this to be acknowledged
+    std::uint8_t unused[2] = {};
+  };
+  static_assert(sizeof(Prefix) + kHeadBytes == kBodyAlignment);
+
+  static constexpr std::uint64_t kPlaces = 12;
+  // For acknowledgements: each side can always send them, however many frames of its own wait for the other's.
+  static constexpr std::uint64_t kReserved = 4;
+  static constexpr std::size_t kMostBodyBytes = 512 * 1024;
+  static constexpr std::size_t kPlaceBytes = kBodyAlignment + kMostBodyBytes;
+  // A body up to this is copied rather than lent: that costs less than a message more.
+  static constexpr std::size_t kMostCopiedBytes = 16 * 1024;
+  static constexpr int kSlot = 1;  // what Gloo matches messages by
+  static constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
+
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  using Places = std::unique_ptr<std::byte, Free>;
+
+  static Places make_places();
+  static std::size_t offset(std::uint64_t place) { return place % kPlaces * kPlaceBytes; }
+  const std::byte* incoming(std::uint64_t place) const { return incoming_.get() + offset(place); }
+  Prefix prefix(std::uint64_t place) const;
+  // The listener counts the end as one that arrived, so that everybody looks.
+  bool is_end() const { return popped_.load(std::memory_order_relaxed) == end_.load(); }
+
+  bool has_room(std::uint64_t places);
+  void look_for_acknowledgements();
+  void send_head(Prefix prefix, std::span<const std::byte> head, std::span<const std::byte> body);
+  void listen();
+
+  const std::shared_ptr<void> keep_;
+  ::gloo::transport::Pair& out_;
+  ::gloo::transport::Pair& in_;
+  const Places outgoing_;
+  const Places incoming_;
+  const std::unique_ptr<::gloo::transport::Buffer> sender_;
+  const std::unique_ptr<::gloo::transport::Buffer> lender_;
+  const std::unique_ptr<::gloo::transport::Buffer> receiver_;
+  bool is_closed_ = false;
+  std::uint64_t written_ = 0;       // messages
+  std::uint64_t acknowledged_ = 0;  // of those
+  std::array<bool, kPlaces> is_lent_{};
+  std::uint64_t lent_ = 0;
+  std::uint64_t returned_ = 0;
+  std::uint64_t told_ = 0;  // of those popped, what the peer was told
+  std::uint64_t seen_ = 0;  // messages whose acknowledgements were looked at
+  std::atomic<std::uint64_t> popped_{0};
+  std::atomic<std::uint64_t> arrived_{0};   // messages, of whole frames
+  std::atomic<std::uint64_t> end_{kNoEnd};  // how many there were in all, once the connection has closed
+  std::function<void()> ring_;
+  std::thread listener_;
+};
+
+}  // namespace tutti::c10d
