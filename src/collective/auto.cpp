@@ -18,7 +18,7 @@ struct Link {
   double per_byte_reduced;
 };
 
-constexpr Link kSameHost{20e-6, 1 / 2e9, 1 / 8e9};
+constexpr Link kSameHost{35e-6, 1 / 2.5e9, 1 / 8e9};
 constexpr Link kRemote{50e-6, 1 / 1.2e9, 1 / 8e9};
 
 struct Estimate {

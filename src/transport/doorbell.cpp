@@ -5,26 +5,29 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <bit>
+#include <cstring>
 #include <ctime>
 
 namespace tutti {
-namespace {
 
-int usable_cores() {
+CoreSet usable_cores() {
+  CoreSet cores{};
   cpu_set_t set;
+  static_assert(sizeof set == sizeof cores);
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
+  std::memcpy(&cores, &set, sizeof cores);
+  return cores;
 }
 
-}  // namespace
-
-Patience Patience::for_ranks(int ranks) {
+Patience Patience::for_ranks(int ranks, const CoreSet& cores) {
+  int count = 0;
+  for (std::uint64_t word : cores) count += std::popcount(word);
   // With a core for everybody a peer is a cache miss away, and spinning is soonest. After that it yields for some two
   // milliseconds before it sleeps: two ranks that the system put on one core stay there as long as they take turns to
   // sleep, and are spread over the cores when both stay runnable.
-  if (ranks <= usable_cores()) return {.spins = 100, .yields = 8000};
+  if (ranks <= count) return {.spins = 100, .yields = 8000};
   // Otherwise spinning keeps the very peer off the core that one waits for.
   return {.spins = 0, .yields = 500};
 }

@@ -8,6 +8,7 @@
 // sleeper sees the change.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -15,13 +16,19 @@
 
 namespace tutti {
 
+// Cores, as bits.
+using CoreSet = std::array<std::uint64_t, 16>;
+
+// Those that this process may use.
+CoreSet usable_cores();
+
 // How long to wait awake.
 struct Patience {
   int spins = 0;
   int yields = 0;
 
-  // For `ranks` threads that share this process' cores.
-  static Patience for_ranks(int ranks);
+  // For `ranks` that share these cores.
+  static Patience for_ranks(int ranks, const CoreSet& cores = usable_cores());
 };
 
 void relax_cpu() noexcept;

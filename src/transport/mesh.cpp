@@ -69,7 +69,7 @@ Mesh::~Mesh() {
   peers_.clear();
 }
 
-void Mesh::share_memory(Segment segment, const std::vector<int>& members) {
+void Mesh::share_memory(Segment segment, const std::vector<int>& members, const CoreSet& cores) {
   std::unique_lock lock(mutex_);
   segment.forget_file();
   const std::size_t count = members.size();
@@ -86,7 +86,7 @@ void Mesh::share_memory(Segment segment, const std::vector<int>& members) {
     peers_[peer].memory.store(peers_[peer].memory_owner.get(), std::memory_order_release);
   }
   Doorbell* old = bell_.exchange(bell_of(mine));
-  patience_ = Patience::for_ranks(static_cast<int>(count));
+  patience_ = Patience::for_ranks(static_cast<int>(count), cores);
   segment_ = std::move(segment);
   old->ring();  // whoever sleeps there comes over
 }
@@ -351,8 +351,9 @@ void Mesh::lose(int rank, const std::string& why, bool clean) {
   for (const auto& [id, weak] : worlds_) {
     if (const std::shared_ptr<World> world = weak.lock()) world->lose(rank, why, clean);
   }
-  // After a goodbye there is still the answer to it to be written.
-  if (!clean) peer.gone = true;
+  if (clean) return;  // there is still the answer to a goodbye to be written
+  peer.gone = true;
+  peer.queue.clear();
 }
 
 // The mesh's own thread: polls while nobody else does, and sends and watches heartbeats.

@@ -94,8 +94,9 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   int size() const { return static_cast<int>(peers_.size()); }
   std::mutex& mutex() { return mutex_; }
 
-  // From now on messages to these peers go through `segment`, in which everybody of `members` has its place.
-  void share_memory(Segment segment, const std::vector<int>& members);
+  // From now on messages to these peers go through `segment`, in which everybody of `members` has its place. `cores`
+  // are those that one or the other of them may use.
+  void share_memory(Segment segment, const std::vector<int>& members, const CoreSet& cores);
   static std::size_t segment_bytes(std::size_t members);
   Locality locality(int peer) const {
     return peer == rank_ ? Locality::same_address_space : peers_[static_cast<std::size_t>(peer)].locality;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kFirstWorld = 1;
 
 // Messages of setting up; calls of a communicator have numbers from 1 in theirs.
-constexpr Tag kHostTag{kFirstInternalTag + 1};
+constexpr Tag kIntroductionTag{kFirstInternalTag + 1};
 constexpr Tag kSegmentTag{kFirstInternalTag + 2};
 constexpr Tag kOpenedTag{kFirstInternalTag + 3};
 constexpr Tag kMembersTag{kFirstInternalTag + 4};
@@ -32,19 +32,18 @@ T receive_value(World& world, Rank from, Tag tag, Deadline deadline) {
   return value;
 }
 
-// What two processes have in common when they run on one kernel.
-struct HostName {
-  std::array<char, 40> boot{};
+// What a process tells the others of itself.
+struct Introduction {
+  std::array<char, 40> boot{};  // the same where two processes run on one kernel
   std::uint64_t shares_memory = 0;
-
-  friend bool operator==(const HostName&, const HostName&) = default;
+  CoreSet cores{};  // that it may use
 };
 
-HostName this_host(bool shared_memory) {
-  HostName name{.shares_memory = shared_memory ? 1u : 0u};
+Introduction introduction(bool shared_memory) {
+  Introduction mine{.shares_memory = shared_memory ? 1u : 0u, .cores = usable_cores()};
   std::ifstream("/proc/sys/kernel/random/boot_id")
-      .read(name.boot.data(), static_cast<std::streamsize>(name.boot.size() - 1));
-  return name;
+      .read(mine.boot.data(), static_cast<std::streamsize>(mine.boot.size() - 1));
+  return mine;
 }
 
 // The lowest of `group` makes the memory, and the others say whether they could open it; those share it. True where
@@ -54,7 +53,7 @@ struct Shared {
   std::vector<Rank> members;
 };
 
-Shared share_segment(World& world, const std::vector<Rank>& group, std::size_t bytes, Deadline deadline) {
+Shared share_segment_with(World& world, const std::vector<Rank>& group, std::size_t bytes, Deadline deadline) {
   const Rank maker = group.front();
   Shared shared;
   if (world.rank() != maker) {
@@ -91,15 +90,32 @@ Shared share_segment(World& world, const std::vector<Rank>& group, std::size_t b
   return shared;
 }
 
+// All wait for the maker, who waits for somebody else: that one is to be named.
+Shared share_segment(World& world, const std::vector<Rank>& group, std::size_t bytes, Deadline deadline) {
+  try {
+    return share_segment_with(world, group, bytes, deadline);
+  } catch (const PeerError& error) {
+    const Failure& failure = error.failure();
+    if (failure.kind != FailureKind::late || failure.ranks.size() != 1) throw;
+    const Rank culprit = world.held_up_by(failure.ranks[0]);
+    if (culprit == failure.ranks[0] || culprit == world.rank()) throw;
+    throw PeerError(
+        {FailureKind::late, {culprit}, fmt::format("{} did not get to share memory in time", to_string(culprit))});
+  }
+}
+
 // Finds out who runs on this host, and shares memory with them.
 void find_neighbours(World& world, bool shared_memory, Deadline deadline) {
-  const HostName mine = this_host(shared_memory);
+  const Introduction mine = introduction(shared_memory);
   std::vector<Rank> group;
+  std::vector<CoreSet> cores;
   for (Rank peer : all_ranks(world.size())) {
-    if (peer != world.rank()) send_value(world, peer, kHostTag, mine, deadline);
+    if (peer != world.rank()) send_value(world, peer, kIntroductionTag, mine, deadline);
   }
   for (Rank peer : all_ranks(world.size())) {
-    const HostName theirs = peer == world.rank() ? mine : receive_value<HostName>(world, peer, kHostTag, deadline);
+    const Introduction theirs =
+        peer == world.rank() ? mine : receive_value<Introduction>(world, peer, kIntroductionTag, deadline);
+    cores.push_back(theirs.cores);
     const bool near = theirs.boot == mine.boot;
     {
       const std::lock_guard lock(world.mesh().mutex());
@@ -111,8 +127,12 @@ void find_neighbours(World& world, bool shared_memory, Deadline deadline) {
   Shared shared = share_segment(world, group, Mesh::segment_bytes(group.size()), deadline);
   if (!shared.segment || shared.members.size() < 2) return;
   std::vector<int> members;
-  for (Rank member : shared.members) members.push_back(world.process(member));
-  world.mesh().share_memory(std::move(*shared.segment), members);
+  CoreSet all_cores{};
+  for (Rank member : shared.members) {
+    members.push_back(world.process(member));
+    for (std::size_t i = 0; i < all_cores.size(); ++i) all_cores[i] |= cores[static_cast<std::size_t>(member.value)][i];
+  }
+  world.mesh().share_memory(std::move(*shared.segment), members, all_cores);
 }
 
 class Endpoint final : public Transport {
@@ -189,13 +209,15 @@ class Endpoint final : public Transport {
 namespace {
 
 constexpr std::size_t kWindowBytes = 1024 * 1024;
+// With more of them, what a window has for each would be a few cache lines.
+constexpr std::size_t kMostSeats = 1024;
 constexpr std::size_t kSlotsBytes = 2 * SharedBoard::kSlotBytes;
 
 }  // namespace
 
 void World::set_up_board(Deadline deadline) {
   const bool possible = std::ranges::all_of(members_, [&](int process) { return mesh_->shares_memory_with(process); });
-  if (!possible) return;
+  if (!possible || members_.size() > kMostSeats) return;
   const RankRange everybody = all_ranks(size());
   const std::vector<Rank> group(everybody.begin(), everybody.end());
   Shared shared = share_segment(*this, group, group.size() * (sizeof(Seat) + kSlotsBytes + kWindowBytes), deadline);
