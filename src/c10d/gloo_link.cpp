@@ -105,10 +105,16 @@ std::uint64_t GlooLink::returned() {
   return is_closed_ ? lent_ : returned_;
 }
 
+// Where there is no room to say so, so much is on its way that the peer tells how far it is anyway.
+void GlooLink::want_back() {
+  if (written_ - acknowledged_ < kPlaces) send_head({.wanted_back = true}, {}, {});
+}
+
 // With the body where it is one with it.
 void GlooLink::send_head(Prefix prefix, std::span<const std::byte> head, std::span<const std::byte> body) {
   TUTTI_ASSERT_LE(body.size(), kMostBodyBytes);
   prefix.acknowledged = told_ = popped_.load(std::memory_order_relaxed);
+  owes_ = false;
   if (prefix.kind == Kind::whole) prefix.body_bytes = static_cast<std::uint32_t>(body.size());
   const std::size_t place = offset(written_++);
   std::byte* frame = outgoing_.get() + place;
@@ -162,8 +168,9 @@ void GlooLink::pop() {
   const Prefix ahead = prefix(place);
   const std::uint64_t popped = place + (ahead.kind == Kind::head ? 2 : 1);
   popped_.store(popped);
-  const bool tells = ahead.wanted_back || popped - told_ >= kPlaces / 2;
-  if (tells && written_ - acknowledged_ < kPlaces) send_head({}, {}, {});
+  owes_ = owes_ || ahead.wanted_back || popped - told_ >= kPlaces / 2;
+  // Where there is no room even for that, the peer has frames on their way that make some, and it is said then.
+  if (owes_ && written_ - acknowledged_ < kPlaces) send_head({}, {}, {});
 }
 
 // --- the end ---

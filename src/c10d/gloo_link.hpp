@@ -36,6 +36,7 @@ class GlooLink final : public Link {
   bool lend(std::span<const std::byte> head, std::span<const std::byte> body, bool wanted_back) override;
   std::uint64_t lent() const override { return lent_; }
   std::uint64_t returned() override;
+  void want_back() override;
   bool stirred() const noexcept override { return arrived_.load() != popped_.load(); }
   FrameBytes front() override;
   void pop() override;
@@ -100,6 +101,7 @@ class GlooLink final : public Link {
   std::uint64_t lent_ = 0;
   std::uint64_t returned_ = 0;
   std::uint64_t told_ = 0;  // of those popped, what the peer was told
+  bool owes_ = false;       // it waits to be told
   std::uint64_t seen_ = 0;  // messages whose acknowledgements were looked at
   std::atomic<std::uint64_t> popped_{0};
   std::atomic<std::uint64_t> arrived_{0};   // messages, of whole frames

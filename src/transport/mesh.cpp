@@ -297,6 +297,7 @@ void Mesh::end_message(std::unique_lock<std::mutex>& lock, Outgoing& message) {
   }
   message.done = true;
   const auto returned = [&] { return is_returned(message); };
+  if (!returned()) message.lent_to->want_back();
   if (!wait(lock, returned, Deadline::after(std::min(heartbeat_, kTakesBack)))) {
     lose(message.peer, "did not take what was on its way to it: it was stopped, or cut off", /*clean=*/false);
   }

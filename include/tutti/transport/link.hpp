@@ -51,6 +51,8 @@ class Link {
   }
   virtual std::uint64_t lent() const { return 0; }
   virtual std::uint64_t returned() { return 0; }
+  // Somebody waits for all that was lent so far.
+  virtual void want_back() {}
 
   // Whether a frame has come, or the link has closed.
   virtual bool stirred() const noexcept = 0;
