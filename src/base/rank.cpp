@@ -4,6 +4,14 @@
 
 namespace tutti {
 
+std::vector<Rank> all_ranks_but(Rank rank, int size) {
+  std::vector<Rank> others;
+  for (Rank other : all_ranks(size)) {
+    if (other != rank) others.push_back(other);
+  }
+  return others;
+}
+
 std::string to_string(Rank rank) { return fmt::format("rank {}", rank.value); }
 
 std::string to_string(const std::vector<Rank>& ranks) {

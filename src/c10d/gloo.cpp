@@ -8,7 +8,6 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -29,14 +28,6 @@ std::chrono::milliseconds milliseconds(Deadline deadline) {
 
 // Of what torch throws: where in torch it was follows.
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
-
-std::vector<Rank> others(const GlooOptions& options) {
-  std::vector<Rank> ranks;
-  for (Rank rank : all_ranks(options.size)) {
-    if (rank != options.rank) ranks.push_back(rank);
-  }
-  return ranks;
-}
 
 // --- the store ---
 
@@ -225,10 +216,11 @@ class GlooCalls final : public EngineCalls {
 
   [[noreturn]] void fail(Deadline deadline, std::string_view why) const {
     if (deadline.passed()) {
-      throw PeerError({FailureKind::late, others(options_), "Gloo's all-reduce did not end in time"});
+      throw PeerError(
+          {FailureKind::late, all_ranks_but(options_.rank, options_.size), "Gloo's all-reduce did not end in time"});
     }
-    throw PeerError(
-        {FailureKind::lost, others(options_), fmt::format("Gloo's all-reduce failed: {}", first_line(why))});
+    throw PeerError({FailureKind::lost, all_ranks_but(options_.rank, options_.size),
+                     fmt::format("Gloo's all-reduce failed: {}", first_line(why))});
   }
 
   const GlooOptions options_;
@@ -253,18 +245,18 @@ std::shared_ptr<Store> connect_store(const StorePlace& place, Deadline deadline)
   }
 }
 
-std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, Deadline deadline) {
+std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, const std::function<bool()>& given_up,
+                                                Deadline deadline) {
   c10::intrusive_ptr<Group> group;
   try {
     // Timeouts of Gloo's close connections on which nothing comes for a while.
     constexpr std::chrono::milliseconds kNone{0};
-    group = make_group(
-        options, /*connections=*/2, kNone, [] { return false; }, deadline);
+    group = make_group(options, /*connections=*/2, kNone, given_up, deadline);
   } catch (const UsageError&) {
     throw;
   } catch (const std::exception& error) {
     throw PeerError(
-        {FailureKind::late, others(options),
+        {FailureKind::late, all_ranks_but(options.rank, options.size),
          fmt::format("the ranks could not connect on {}: {}", options.interface, first_line(error.what()))});
   }
   const auto keep = std::make_shared<c10::intrusive_ptr<Group>>(group);

@@ -1,6 +1,7 @@
 // Gloo, as libtorch has it: what this layer needs of torch is behind this header, in one file.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,8 +41,10 @@ struct GlooOptions {
   int size = 1;
 };
 
-// A link to every other rank, by rank. All must call it.
-std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, Deadline deadline);
+// A link to every other rank, by rank. All must call it. It waits for the others' addresses until the deadline or until
+// `given_up`; where one dies while they connect, it waits for ever.
+std::vector<std::unique_ptr<Link>> connect_gloo(const GlooOptions& options, const std::function<bool()>& given_up,
+                                                Deadline deadline);
 
 // Gloo's own collectives, for the worlds that stem from that group. Connections of their own are made at the first
 // call.

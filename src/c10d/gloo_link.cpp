@@ -1,6 +1,7 @@
 #include "gloo_link.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -10,31 +11,33 @@
 namespace tutti::c10d {
 namespace {
 
-// Gloo throws where the connection is closed, which the listener tells.
-template <typename Call>
-void unless_closed(Call&& call) noexcept {
-  try {
-    call();
-  } catch (const std::exception&) {
-  }
-}
+using namespace std::chrono_literals;
+
+// How long a link waits for its thread when it goes.
+constexpr auto kEnds = 1s;
 
 }  // namespace
 
 GlooLink::GlooLink(std::shared_ptr<void> keep, ::gloo::transport::Pair& out, ::gloo::transport::Pair& in)
-    : keep_(std::move(keep)),
+    : inbox_(std::make_shared<Inbox>(std::move(keep), in)),
       out_(out),
-      in_(in),
       outgoing_(make_places()),
-      incoming_(make_places()),
       sender_(out_.createSendBuffer(kSlot, outgoing_.get(), kPlaces * kPlaceBytes)),
       // All memory there is: what is lent can be anywhere.
-      lender_(out_.createSendBuffer(kSlot, nullptr, ~std::size_t{0})),
-      receiver_(in_.createRecvBuffer(kSlot, incoming_.get(), kPlaces * kPlaceBytes)) {}
+      lender_(out_.createSendBuffer(kSlot, nullptr, ~std::size_t{0})) {}
 
 GlooLink::~GlooLink() {
   close();
-  if (listener_.joinable()) listener_.join();
+  if (!listener_.joinable()) return;
+  std::unique_lock lock(inbox_->mutex);
+  inbox_->ring = nullptr;
+  const bool has_ended = inbox_->changed.wait_for(lock, kEnds, [&] { return inbox_->has_ended; });
+  lock.unlock();
+  if (has_ended) {
+    listener_.join();
+  } else {
+    listener_.detach();
+  }
 }
 
 // Memory that the system provides when it is touched: most of it never is.
@@ -45,32 +48,66 @@ GlooLink::Places GlooLink::make_places() {
 }
 
 void GlooLink::start(std::function<void()> ring) {
-  ring_ = std::move(ring);
-  listener_ = std::thread([this] { listen(); });
+  inbox_->ring = std::move(ring);
+  listener_ = std::thread([inbox = inbox_] { inbox->listen(); });
 }
 
-void GlooLink::listen() {
-  std::uint64_t arrived = 0;
+// --- what comes in ---
+
+GlooLink::Inbox::Inbox(std::shared_ptr<void> its_keep, ::gloo::transport::Pair& in)
+    : keep(std::move(its_keep)),
+      pair(in),
+      places(make_places()),
+      receiver(pair.createRecvBuffer(kSlot, places.get(), kPlaces * kPlaceBytes)) {}
+
+void GlooLink::Inbox::listen() {
+  std::uint64_t number = 0;
   bool body_follows = false;
-  for (;;) {
-    bool ends = false;
+  for (bool ends = false; !ends;) {
     try {
-      receiver_->waitRecv();
+      receiver->waitRecv();
+      body_follows = !body_follows && prefix(number).kind == Kind::head;
+      ++number;
+      if (body_follows) continue;
+      arrived.store(number);
     } catch (const std::exception&) {
       ends = true;
+      const std::uint64_t all = count_all();
+      end.store(all);
+      arrived.store(all + 1);
     }
-    if (ends) {
-      end_.store(arrived_.load());
-      arrived_.fetch_add(1);
-    } else {
-      body_follows = !body_follows && prefix(arrived).kind == Kind::head;
-      ++arrived;
-      if (body_follows) continue;
-      arrived_.store(arrived);
-    }
-    ring_();
-    if (ends) return;
+    const std::lock_guard lock(mutex);
+    if (ring) ring();
+    has_ended = ends;
+    changed.notify_all();
   }
+}
+
+GlooLink::Prefix GlooLink::Inbox::prefix(std::uint64_t number) const {
+  Prefix ahead;
+  std::memcpy(&ahead, place(number), sizeof ahead);
+  return ahead;
+}
+
+bool GlooLink::Inbox::is_whole(std::uint64_t number) const {
+  const Prefix ahead = prefix(number);
+  const std::size_t head_bytes = ahead.kind == Kind::acknowledgement ? 0 : kHeadBytes;
+  const std::size_t body_bytes = ahead.kind == Kind::whole ? ahead.body_bytes : 0;
+  if (body_bytes > kMostBodyBytes) return false;
+  Stamp found = 0;
+  std::memcpy(&found, place(number) + sizeof ahead + head_bytes + body_bytes, sizeof found);
+  return found == stamp(number);
+}
+
+// A body that was lent has no stamp: it is whole where a message came after it.
+std::uint64_t GlooLink::Inbox::count_all() const {
+  std::uint64_t number = arrived.load();
+  while (is_whole(number)) {
+    const std::uint64_t next = number + (prefix(number).kind == Kind::head ? 2 : 1);
+    if (next == number + 2 && !is_whole(next)) break;
+    number = next;
+  }
+  return number;
 }
 
 // --- writing ---
@@ -87,16 +124,19 @@ bool GlooLink::write(std::span<const std::byte> head, std::span<const std::byte>
 }
 
 bool GlooLink::lend(std::span<const std::byte> head, std::span<const std::byte> body, bool wanted_back) {
-  if (body.size() <= kMostCopiedBytes) return write(head, body);
   TUTTI_ASSERT_LE(body.size(), kMostBodyBytes);
+  if (body.size() <= kMostCopiedBytes) {
+    if (!has_room(1)) return false;
+    send_head({.kind = Kind::whole, .wanted_back = wanted_back}, head, body);
+    return true;
+  }
   if (!has_room(2)) return false;
   send_head({.body_bytes = static_cast<std::uint32_t>(body.size()), .kind = Kind::head, .wanted_back = wanted_back},
             head, {});
   is_lent_[written_ % kPlaces] = true;
   const std::size_t place = offset(written_++);
   ++lent_;
-  if (is_closed_) return true;
-  unless_closed([&] { lender_->send(reinterpret_cast<std::uintptr_t>(body.data()), body.size(), place); });
+  attempt([&] { lender_->send(reinterpret_cast<std::uintptr_t>(body.data()), body.size(), place); });
   return true;
 }
 
@@ -107,7 +147,7 @@ std::uint64_t GlooLink::returned() {
 
 // Where there is no room to say so, so much is on its way that the peer tells how far it is anyway.
 void GlooLink::want_back() {
-  if (written_ - acknowledged_ < kPlaces) send_head({.wanted_back = true}, {}, {});
+  if (written_ - acknowledged_ < kPlaces - 1) send_head({.wanted_back = true}, {}, {});
 }
 
 // With the body where it is one with it.
@@ -116,21 +156,35 @@ void GlooLink::send_head(Prefix prefix, std::span<const std::byte> head, std::sp
   prefix.acknowledged = told_ = popped_.load(std::memory_order_relaxed);
   owes_ = false;
   if (prefix.kind == Kind::whole) prefix.body_bytes = static_cast<std::uint32_t>(body.size());
+  const Stamp behind = stamp(written_);
   const std::size_t place = offset(written_++);
   std::byte* frame = outgoing_.get() + place;
+  const std::size_t bytes = sizeof prefix + head.size() + body.size();
   std::memcpy(frame, &prefix, sizeof prefix);
   if (!head.empty()) std::memcpy(frame + sizeof prefix, head.data(), head.size());
   if (!body.empty()) std::memcpy(frame + kBodyAlignment, body.data(), body.size());
-  if (is_closed_) return;
-  unless_closed([&] { sender_->send(place, sizeof prefix + head.size() + body.size(), place); });
+  std::memcpy(frame + bytes, &behind, sizeof behind);
+  attempt([&] { sender_->send(place, bytes + sizeof behind, place); });
+}
+
+// Gloo throws where the connection is closed.
+template <typename Call>
+void GlooLink::attempt(Call&& call) noexcept {
+  if (is_closed_.load() || is_broken_) return;
+  try {
+    call();
+  } catch (const std::exception&) {
+    is_broken_ = true;
+  }
 }
 
 // Also in frames that are not at the front yet: whoever is at the front may wait for room to write.
 void GlooLink::look_for_acknowledgements() {
-  const std::uint64_t arrived = std::min(arrived_.load(), end_.load());
+  const std::uint64_t counted = inbox_->arrived.load();
+  const std::uint64_t arrived = std::min(counted, inbox_->end.load());
   seen_ = std::max(seen_, popped_.load(std::memory_order_relaxed));
   while (seen_ < arrived) {
-    const Prefix seen = prefix(seen_);
+    const Prefix seen = inbox_->prefix(seen_);
     seen_ += seen.kind == Kind::head ? 2 : 1;
     for (; acknowledged_ < seen.acknowledged; ++acknowledged_) {
       bool& is_lent = is_lent_[acknowledged_ % kPlaces];
@@ -142,20 +196,14 @@ void GlooLink::look_for_acknowledgements() {
 
 // --- reading ---
 
-GlooLink::Prefix GlooLink::prefix(std::uint64_t place) const {
-  Prefix prefix;
-  std::memcpy(&prefix, incoming(place), sizeof prefix);
-  return prefix;
-}
-
 FrameBytes GlooLink::front() {
   while (stirred() && !is_end()) {
     const std::uint64_t place = popped_.load(std::memory_order_relaxed);
-    const Prefix ahead = prefix(place);
+    const Prefix ahead = inbox_->prefix(place);
     if (ahead.kind != Kind::acknowledgement) {
-      const std::byte* head = incoming(place) + sizeof ahead;
+      const std::byte* head = inbox_->place(place) + sizeof ahead;
       return {{head, kHeadBytes},
-              {ahead.kind == Kind::head ? incoming(place + 1) : head + kHeadBytes, ahead.body_bytes}};
+              {ahead.kind == Kind::head ? inbox_->place(place + 1) : head + kHeadBytes, ahead.body_bytes}};
     }
     pop();
   }
@@ -165,7 +213,7 @@ FrameBytes GlooLink::front() {
 void GlooLink::pop() {
   look_for_acknowledgements();
   const std::uint64_t place = popped_.load(std::memory_order_relaxed);
-  const Prefix ahead = prefix(place);
+  const Prefix ahead = inbox_->prefix(place);
   const std::uint64_t popped = place + (ahead.kind == Kind::head ? 2 : 1);
   popped_.store(popped);
   owes_ = owes_ || ahead.wanted_back || popped - told_ >= kPlaces / 2;
@@ -176,17 +224,19 @@ void GlooLink::pop() {
 // --- the end ---
 
 std::optional<std::string> GlooLink::closed() {
-  if (!is_end()) return std::nullopt;
+  if (!is_end() && (!is_broken_ || stirred())) return std::nullopt;
   return "has died: its connection closed";
 }
 
 void GlooLink::close() noexcept {
-  if (is_closed_) return;
-  is_closed_ = true;
-  in_.close();
+  if (is_closed_.exchange(true)) return;
+  inbox_->pair.close();
   out_.close();
   // Gloo wakes who waits for a message only when somebody finds the connection closed on sending.
-  unless_closed([&] { in_.createSendBuffer(kSlot + 1, nullptr, 0)->send(); });
+  try {
+    inbox_->pair.createSendBuffer(kSlot + 1, nullptr, 0)->send();
+  } catch (const std::exception&) {
+  }
 }
 
 }  // namespace tutti::c10d

@@ -8,11 +8,13 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,7 +39,7 @@ class GlooLink final : public Link {
   std::uint64_t lent() const override { return lent_; }
   std::uint64_t returned() override;
   void want_back() override;
-  bool stirred() const noexcept override { return arrived_.load() != popped_.load(); }
+  bool stirred() const noexcept override { return !is_closed_.load() && inbox_->arrived.load() != popped_.load(); }
   FrameBytes front() override;
   void pop() override;
   std::optional<std::string> closed() override;
@@ -58,12 +60,14 @@ class GlooLink final : public Link {
     std::uint8_t unused[2] = {};
   };
   static_assert(sizeof(Prefix) + kHeadBytes == kBodyAlignment);
+  // And behind it, unless it is a body that was lent: where the connection has ended, Gloo does not tell what had come.
+  using Stamp = std::uint64_t;
 
   static constexpr std::uint64_t kPlaces = 12;
   // For acknowledgements: each side can always send them, however many frames of its own wait for the other's.
   static constexpr std::uint64_t kReserved = 4;
   static constexpr std::size_t kMostBodyBytes = 512 * 1024;
-  static constexpr std::size_t kPlaceBytes = kBodyAlignment + kMostBodyBytes;
+  static constexpr std::size_t kPlaceBytes = kBodyAlignment + kMostBodyBytes + kBodyAlignment;
   // A body up to this is copied rather than lent: that costs less than a message more.
   static constexpr std::size_t kMostCopiedBytes = 16 * 1024;
   static constexpr int kSlot = 1;  // what Gloo matches messages by
@@ -74,27 +78,49 @@ class GlooLink final : public Link {
   };
   using Places = std::unique_ptr<std::byte, Free>;
 
+  // What a thread of the link waits on. Gloo cannot call that thread off where the peer died before there was a buffer,
+  // so it may be left behind, with this.
+  struct Inbox {
+    Inbox(std::shared_ptr<void> keep, ::gloo::transport::Pair& in);
+
+    void listen();
+    const std::byte* place(std::uint64_t number) const { return places.get() + offset(number); }
+    Prefix prefix(std::uint64_t number) const;
+    bool is_whole(std::uint64_t number) const;
+    // How many messages of whole frames there are, once the connection has closed.
+    std::uint64_t count_all() const;
+
+    const std::shared_ptr<void> keep;
+    ::gloo::transport::Pair& pair;
+    const Places places;
+    const std::unique_ptr<::gloo::transport::Buffer> receiver;
+    // The end counts as one that arrived, so that everybody looks.
+    std::atomic<std::uint64_t> arrived{0};   // messages, of whole frames
+    std::atomic<std::uint64_t> end{kNoEnd};  // how many there were in all, once the connection has closed
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::function<void()> ring;
+    bool has_ended = false;
+  };
+
   static Places make_places();
-  static std::size_t offset(std::uint64_t place) { return place % kPlaces * kPlaceBytes; }
-  const std::byte* incoming(std::uint64_t place) const { return incoming_.get() + offset(place); }
-  Prefix prefix(std::uint64_t place) const;
-  // The listener counts the end as one that arrived, so that everybody looks.
-  bool is_end() const { return popped_.load(std::memory_order_relaxed) == end_.load(); }
+  static std::size_t offset(std::uint64_t number) { return number % kPlaces * kPlaceBytes; }
+  static Stamp stamp(std::uint64_t number) { return 0x7475747469737461U ^ number; }
+  bool is_end() const { return popped_.load(std::memory_order_relaxed) == inbox_->end.load(); }
 
   bool has_room(std::uint64_t places);
   void look_for_acknowledgements();
   void send_head(Prefix prefix, std::span<const std::byte> head, std::span<const std::byte> body);
-  void listen();
+  template <typename Call>
+  void attempt(Call&& call) noexcept;
 
-  const std::shared_ptr<void> keep_;
+  const std::shared_ptr<Inbox> inbox_;
   ::gloo::transport::Pair& out_;
-  ::gloo::transport::Pair& in_;
   const Places outgoing_;
-  const Places incoming_;
   const std::unique_ptr<::gloo::transport::Buffer> sender_;
   const std::unique_ptr<::gloo::transport::Buffer> lender_;
-  const std::unique_ptr<::gloo::transport::Buffer> receiver_;
-  bool is_closed_ = false;
+  std::atomic<bool> is_closed_{false};
+  bool is_broken_ = false;          // found out on writing
   std::uint64_t written_ = 0;       // messages
   std::uint64_t acknowledged_ = 0;  // of those
   std::array<bool, kPlaces> is_lent_{};
@@ -104,9 +130,6 @@ class GlooLink final : public Link {
   bool owes_ = false;       // it waits to be told
   std::uint64_t seen_ = 0;  // messages whose acknowledgements were looked at
   std::atomic<std::uint64_t> popped_{0};
-  std::atomic<std::uint64_t> arrived_{0};   // messages, of whole frames
-  std::atomic<std::uint64_t> end_{kNoEnd};  // how many there were in all, once the connection has closed
-  std::function<void()> ring_;
   std::thread listener_;
 };
 

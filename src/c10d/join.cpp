@@ -93,19 +93,19 @@ class Meeting {
     if (interface_.empty()) interface_ = own_address_towards(place_.store_host, place_.store_port);
     const GlooOptions gloo{
         .store = store, .prefix = prefix, .interface = interface_, .rank = place_.rank, .size = place_.size};
-    return {.links = connect_gloo(gloo, deadline_), .engine = gloo_calls(gloo)};
+    return {.links = connect_gloo(
+                gloo, [given_up = given_up_] { return given_up->load(); }, deadline_),
+            .engine = gloo_calls(gloo)};
   }
 
   bool have_met() const { return have_met_.load(); }
 
-  // Why it is not over when it should be.
-  Failure late() const {
+  // It is not over when it should be: why.
+  Failure give_up() {
+    given_up_->store(true);
     if (have_met()) {
-      std::vector<Rank> others;
-      for (Rank rank : all_ranks(place_.size)) {
-        if (rank != place_.rank) others.push_back(rank);
-      }
-      return {FailureKind::late, others, "the ranks have met, but could not all connect: one may have died just then"};
+      return {FailureKind::late, all_ranks_but(place_.rank, place_.size),
+              "the ranks have met, but could not all connect: one may have died just then"};
     }
     return {
         FailureKind::late,
@@ -118,20 +118,21 @@ class Meeting {
   std::string interface_;
   const Deadline deadline_;
   std::atomic<bool> have_met_{false};
+  const std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 Connected connect(const ProcessPlace& place, const std::string& interface, Deadline deadline) {
   // Who is only slow to say who has not come.
   constexpr Duration kGrace = 1s;
-  // Once all are there it takes a moment.
-  constexpr Duration kConnecting = 30s;
+  // Once all are there it takes a moment, for each of them.
+  const Duration connecting = 30s + place.size * 100ms;
   const auto meeting = std::make_shared<Meeting>(place, interface, deadline);
   Aside<Connected> aside([meeting] { return meeting->hold(); });
   const Deadline met_by = Deadline::after(deadline.remaining() + kGrace);
   std::optional<Deadline> connected_by;
   while (!aside.is_through(Deadline::after(20ms))) {
-    if (meeting->have_met() && !connected_by) connected_by = Deadline::after(kConnecting);
-    if (met_by.passed() || (connected_by && connected_by->passed())) throw PeerError(meeting->late());
+    if (meeting->have_met() && !connected_by) connected_by = Deadline::after(connecting);
+    if (met_by.passed() || (connected_by && connected_by->passed())) throw PeerError(meeting->give_up());
   }
   return aside.result();
 }

@@ -1,7 +1,6 @@
 #include "mesh.hpp"
 
 #include <algorithm>
-#include <new>
 
 #include <fmt/format.h>
 
@@ -14,8 +13,10 @@ using namespace std::chrono_literals;
 
 // How long a process that ends waits until the others have heard that it does.
 constexpr Duration kGoodbye = 1s;
-// How long who gives a message up waits at most until what is on its way has arrived.
+// How long who gives a message up waits until what is on its way has arrived, where the peer is not heard of, and where
+// it is.
 constexpr Duration kTakesBack = 5s;
+constexpr Duration kTakesBackAtLast = 60s;
 // How long a piece lies at the front of its link until it is put aside.
 constexpr Duration kPieceWaits = 20ms;
 // How often the mesh's own thread looks whether it is needed, while others wait and poll anyway.
@@ -88,7 +89,7 @@ void Mesh::share_memory(Segment segment, const std::vector<int>& members, const 
   Doorbell* old = bell_.exchange(bell_of(mine));
   patience_ = Patience::for_ranks(static_cast<int>(count), cores);
   segment_ = std::move(segment);
-  old->ring();  // whoever sleeps there comes over
+  old->ring();  // the mesh's own thread, if it sleeps there, comes over
 }
 
 void Mesh::ring(int peer) noexcept {
@@ -116,8 +117,7 @@ void Mesh::poll(int callers_waiting) {
       peer.closing = true;
       if (Link* memory = peer.memory.load()) drain(i, *memory);
       lose(i, *why, peer.said_goodbye);
-      peer.wire->close();
-      peer.gone = true;
+      part_with(peer);
       handled = true;
       continue;
     }
@@ -136,7 +136,7 @@ bool Mesh::drain(int rank, Link& link) {
     const FrameBytes bytes = link.front();
     if (bytes.empty() || !handle(rank, Frame::from(bytes))) break;
     link.pop();
-    peer.piece_waits.reset();
+    if (&link == &peer.path()) peer.piece_waits.reset();
     handled = true;
   }
   if (handled) peer.heard = Deadline::Clock::now();
@@ -170,13 +170,14 @@ bool Mesh::handle(int rank, const Frame& frame) {
         } else if (message.flows && message.written < message.length) {
           message.written = message.length;
           from.lent.push_back(message.id);
+          message.lent_to->want_back();
         }
       }
       return true;
     }
     case FrameKind::piece: {
-      const auto found = from.asked_for.find(head.id);
-      if (found == from.asked_for.end()) return true;  // given up meanwhile
+      const auto found = from.announced.find(head.id);
+      if (found == from.announced.end()) return true;  // given up meanwhile
       if (found->second->being_read) return false;
       if (found->second->arrived > 0 || from.closing) {
         found->second->keep(frame);
@@ -214,8 +215,7 @@ void Mesh::post(int rank, const FrameHead& head, std::span<const std::byte> body
   Peer& to = peers_[static_cast<std::size_t>(rank)];
   if (!to.wire || to.gone) return;
   const auto head_bytes = std::as_bytes(std::span(&head, 1));
-  const bool about_liveness = head.kind >= FrameKind::heartbeat;
-  if (about_liveness && head.kind == FrameKind::heartbeat) {
+  if (head.kind == FrameKind::heartbeat) {
     // One that finds no room is not worth keeping.
     to.wire->write(head_bytes, body);
     return;
@@ -269,7 +269,7 @@ Outgoing& Mesh::start_message(int peer) {
   Outgoing& message = messages_[place];
   // What was said about the one that had this place before must not be taken for this one.
   const std::uint64_t generation = (message.id >> 32) + 1;
-  message = {.id = generation << 32 | place, .peer = peer, .in_use = true};
+  message = {.id = generation << 32 | place, .number = ++started_messages_, .peer = peer, .in_use = true};
   return message;
 }
 
@@ -298,7 +298,9 @@ void Mesh::end_message(std::unique_lock<std::mutex>& lock, Outgoing& message) {
   message.done = true;
   const auto returned = [&] { return is_returned(message); };
   if (!returned()) message.lent_to->want_back();
-  if (!wait(lock, returned, Deadline::after(std::min(heartbeat_, kTakesBack)))) {
+  const Deadline at_last = Deadline::after(kTakesBackAtLast);
+  while (!wait(lock, returned, Deadline::after(kTakesBack))) {
+    if (Deadline::Clock::now() - to.heard < kTakesBack && !at_last.passed()) continue;  // alive, and slow
     lose(message.peer, "did not take what was on its way to it: it was stopped, or cut off", /*clean=*/false);
   }
   message.in_use = false;
@@ -312,11 +314,13 @@ void Mesh::end_messages(std::unique_lock<std::mutex>& lock, std::uint64_t world)
 }
 
 Outgoing* Mesh::find_announced(int peer, std::uint64_t world, Tag tag) {
-  const auto found = std::ranges::find_if(messages_, [&](const Outgoing& message) {
-    return message.in_use && !message.done && !message.flows && message.peer == peer && message.world == world &&
-           message.tag == tag;
-  });
-  return found == messages_.end() ? nullptr : &*found;
+  Outgoing* oldest = nullptr;
+  for (Outgoing& message : messages_) {
+    const bool waits = message.in_use && !message.done && !message.flows;
+    if (!waits || message.peer != peer || message.world != world || message.tag != tag) continue;
+    if (oldest == nullptr || message.number < oldest->number) oldest = &message;
+  }
+  return oldest;
 }
 
 void Mesh::add_world(const std::shared_ptr<World>& world) {
@@ -348,13 +352,17 @@ void Mesh::lose(int rank, const std::string& why, bool clean) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   if (peer.why_gone.empty()) peer.why_gone = why;
   peer.flowing.clear();
-  if (!clean) peer.wire->close();
   for (const auto& [id, weak] : worlds_) {
     if (const std::shared_ptr<World> world = weak.lock()) world->lose(rank, why, clean);
   }
-  if (clean) return;  // there is still the answer to a goodbye to be written
+  if (!clean) part_with(peer);  // otherwise there is still the answer to a goodbye to be written
+}
+
+// After all was said: who was only stopped for a while finds it there.
+void Mesh::part_with(Peer& peer) {
   peer.gone = true;
   peer.queue.clear();
+  peer.wire->close();
 }
 
 // The mesh's own thread: polls while nobody else does, and sends and watches heartbeats.
@@ -374,9 +382,11 @@ void Mesh::keep_house() {
       }
     } else {
       bool looked = false;
-      bell_.load()->wait(
+      Doorbell* bell = bell_.load();
+      bell->wait(
           [&] {
-            if (stopping_.load() || waiting_.load() > 0) return true;
+            // The bell may have become another since, which nobody who sleeps at this one hears.
+            if (stopping_.load() || waiting_.load() > 0 || bell_.load() != bell) return true;
             if (!has_news()) return false;
             looked = true;
             const std::lock_guard lock(mutex_);

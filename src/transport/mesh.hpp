@@ -38,6 +38,7 @@ struct Incoming;
 // A message on its way out.
 struct Outgoing {
   std::uint64_t id = 0;
+  std::uint64_t number = 0;  // in the order in which they were started
   int peer = 0;
   std::uint64_t world = 0;
   Tag tag = {};
@@ -59,9 +60,9 @@ struct Peer {
   std::deque<std::vector<std::byte>> queue;  // frames that found no room, for `path()`
   std::deque<std::uint64_t> flowing;         // ids of outgoing messages that flow
   std::deque<std::uint64_t> lent;            // and of those that went in and are not returned
-  std::unordered_map<std::uint64_t, Incoming*> asked_for;
-  bool closing = false;                 // pieces need not wait for readers any more
-  std::optional<Deadline> piece_waits;  // until when the piece at the front may wait for its reader
+  std::unordered_map<std::uint64_t, Incoming*> announced;  // messages to us that are not through
+  bool closing = false;                                    // pieces need not wait for readers any more
+  std::optional<Deadline> piece_waits;                     // until when the piece at the front may wait for its reader
   Locality locality = Locality::remote;
   Deadline::Clock::time_point heard{};
   bool gone = false;
@@ -82,7 +83,7 @@ struct MeshOptions {
   std::shared_ptr<void> keep;
 };
 
-class Mesh : public std::enable_shared_from_this<Mesh> {
+class Mesh {
  public:
   explicit Mesh(MeshOptions options);
   // Tells the others that it goes, and waits for a moment until they have heard it.
@@ -153,7 +154,8 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   void end_message(std::unique_lock<std::mutex>& lock, Outgoing& message);
   // All that were started in that world and not ended: nobody waits for them any more.
   void end_messages(std::unique_lock<std::mutex>& lock, std::uint64_t world);
-  // One of that world and tag that was announced to the peer and waits to be asked for; none where there is none.
+  // The oldest of that world and tag that was announced to the peer and waits to be asked for; none where there is
+  // none.
   Outgoing* find_announced(int peer, std::uint64_t world, Tag tag);
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
@@ -191,6 +193,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
     return message.lent_to == nullptr || message.lent_to->returned() >= message.loan;
   }
   void lose(int rank, const std::string& why, bool clean);
+  static void part_with(Peer& peer);
   void keep_house();
   bool piece_waits();
   void beat();
@@ -206,6 +209,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   std::map<std::uint64_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_;
   std::deque<Outgoing> messages_;
   std::vector<std::uint32_t> free_messages_;
+  std::uint64_t started_messages_ = 0;
   std::map<std::uint64_t, std::optional<std::uint64_t>> questions_;
   std::uint64_t last_question_ = 0;
   std::atomic<bool> wants_to_write_{false};  // some peer has frames or messages that found no room

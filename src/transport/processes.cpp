@@ -46,13 +46,12 @@ Introduction introduction(bool shared_memory) {
   return mine;
 }
 
-// The lowest of `group` makes the memory, and the others say whether they could open it; those share it. True where
-// this rank is one of them.
 struct Shared {
   std::optional<Segment> segment;
   std::vector<Rank> members;
 };
 
+// The lowest of `group` makes the memory, and the others say whether they could open it; those share it.
 Shared share_segment_with(World& world, const std::vector<Rank>& group, std::size_t bytes, Deadline deadline) {
   const Rank maker = group.front();
   Shared shared;

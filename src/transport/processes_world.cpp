@@ -139,7 +139,6 @@ void World::expect(Rank from, Tag tag) {
   Place& sender = place(from);
   // A long message of that tag may have been announced already.
   if (std::ranges::any_of(sender.queue, [&](const Incoming* message) { return message->header.tag == tag; })) return;
-  sender.expecting.push_back(tag);
   mesh_->post(process(from), {.world = id_, .tag = tag.value, .kind = FrameKind::expect});
 }
 
@@ -149,9 +148,8 @@ void Incoming::read(const PieceReader& reader) {
   const int process = world.process(from);
   std::unique_lock lock(mesh.mutex());
   Peer& peer = mesh.peer(process);
-  if (!asked_for) {
+  if (!asked_for && arrived == 0) {
     asked_for = true;
-    peer.asked_for[id] = this;
     mesh.post(process, {.world = world.id(), .id = id, .kind = FrameKind::pull});
   }
   being_read = true;
@@ -205,7 +203,7 @@ void Incoming::read(const PieceReader& reader) {
     read += piece.body.size();
     peer.heard = Deadline::Clock::now();
   }
-  peer.asked_for.erase(id);
+  peer.announced.erase(id);
   asked_for = false;
   arrived = header.length;
 }
@@ -220,7 +218,7 @@ void Incoming::keep(const Frame& frame) {
 void Incoming::release() noexcept {
   Mesh& mesh = world.mesh();
   const std::lock_guard lock(mesh.mutex());
-  if (!eager) mesh.peer(world.process(from)).asked_for.erase(id);
+  if (!eager) mesh.peer(world.process(from)).announced.erase(id);
   if (!eager && arrived < header.length) {
     mesh.post(world.process(from), {.world = world.id(), .id = id, .kind = FrameKind::drop});
   }
@@ -247,14 +245,9 @@ void World::handle(int process, const Frame& frame) {
       if (message.eager) {
         message.data.assign(frame.body.begin(), frame.body.end());
       } else {
-        std::vector<Tag>& expecting = place(from).expecting;
-        const auto expected = std::ranges::find(expecting, message.header.tag);
-        const bool is_expected = expected != expecting.end();
-        if (is_expected) expecting.erase(expected);
-        const bool flows = head.offset != 0;
-        // Where it does not flow yet, it does as soon as its sender hears that it is expected.
-        message.asked_for = is_expected || flows;
-        if (message.asked_for) mesh_->peer(process).asked_for[head.id] = &message;
+        // Its sender may hear that it is expected before we ask: pieces can come at any time.
+        message.asked_for = head.offset != 0;
+        mesh_->peer(process).announced[head.id] = &message;
       }
       place(from).queue.push_back(&message);
       return;
@@ -270,13 +263,13 @@ void World::handle(int process, const Frame& frame) {
       std::deque<Incoming*>& queue = place(from).queue;
       const auto waiting = std::ranges::find(queue, head.id, &Incoming::id);
       if (waiting != queue.end()) {
-        mesh_->peer(process).asked_for.erase(head.id);
+        mesh_->peer(process).announced.erase(head.id);
         free_.push_back(*waiting);
         queue.erase(waiting);
         return;
       }
-      const auto taken = mesh_->peer(process).asked_for.find(head.id);
-      if (taken != mesh_->peer(process).asked_for.end()) taken->second->taken_back = true;
+      const auto taken = mesh_->peer(process).announced.find(head.id);
+      if (taken != mesh_->peer(process).announced.end()) taken->second->taken_back = true;
       return;
     }
     case FrameKind::abort: return break_up(Unpacker(frame.body).failure());
@@ -405,11 +398,12 @@ Failure World::lost_with_lock(const std::vector<Rank>& ranks) {
 void World::close() noexcept {
   depart("has left", /*from_descendants=*/false);
   std::unique_lock lock(mesh_->mutex());
+  mesh_->end_messages(lock, id_);
+  // In one go with the rest, so that nothing more is announced to it.
   for (Rank rank : all_ranks(size())) {
-    std::erase_if(mesh_->peer(process(rank)).asked_for,
+    std::erase_if(mesh_->peer(process(rank)).announced,
                   [&](const auto& entry) { return &entry.second->world == this; });
   }
-  mesh_->end_messages(lock, id_);
   mesh_->remove_world(id_);
 }
 

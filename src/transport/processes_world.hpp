@@ -52,7 +52,7 @@ struct Round {
   friend auto operator<=>(const Round&, const Round&) = default;
 };
 
-class World : public std::enable_shared_from_this<World> {
+class World {
  public:
   World(std::shared_ptr<Mesh> mesh, std::uint64_t id, std::vector<int> members);
 
@@ -107,7 +107,6 @@ class World : public std::enable_shared_from_this<World> {
   struct Place {
     std::deque<Incoming*> queue;  // what came from there and was not received yet, the oldest first
     std::vector<Tag> expected;    // what is to be sent there without being asked for
-    std::vector<Tag> expecting;   // what we said we expect from there
     std::atomic<bool> gone{false};
     std::string why_gone;
     // Regrouping: how often it brought which list, and what it brought last.

@@ -29,7 +29,10 @@ class FrameQueue {
     const std::lock_guard lock(mutex_);
     if (frames_.size() == kMostFrames) return false;
     if (lent) ++lent_;
-    if (closed_.load()) return true;
+    if (closed_.load()) {
+      returned_ = lent_;
+      return true;
+    }
     frames_.emplace_back(head, body, lent);
     came_.fetch_add(1);
     if (reader_) reader_();

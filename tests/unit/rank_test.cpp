@@ -32,6 +32,11 @@ TEST(Rank, IsWrittenAsPeopleSayIt) {
   EXPECT_EQ(to_string(std::vector{Rank{0}, Rank{1}, Rank{3}}), "ranks 0, 1 and 3");
 }
 
+TEST(Rank, AllButOneAreTheOthersInOrder) {
+  EXPECT_EQ(all_ranks_but(Rank{1}, 4), (std::vector{Rank{0}, Rank{2}, Rank{3}}));
+  EXPECT_TRUE(all_ranks_but(Rank{0}, 1).empty());
+}
+
 TEST(Rank, IsAKeyOfHashedContainers) {
   std::unordered_set<Rank> ranks;
   for (const Rank rank : all_ranks(100)) ranks.insert(rank);

@@ -63,6 +63,7 @@ class RankRange {
 };
 
 constexpr RankRange all_ranks(int size) { return RankRange(size); }
+std::vector<Rank> all_ranks_but(Rank rank, int size);
 
 // "rank 2", "ranks 0 and 3", "ranks 0, 1 and 3".
 std::string to_string(Rank rank);
