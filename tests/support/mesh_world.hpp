@@ -16,7 +16,7 @@ struct MeshWorld {
   bool lend = false;  // long messages stay where they are while they are on their way
 };
 
-// Throws what a rank threw, the lowest one's.
+// Throws what a rank threw, the lowest one's; a PeerError only where nobody threw anything else.
 void run_mesh_world(const MeshWorld& world, const std::function<void(std::unique_ptr<Transport>)>& rank);
 
 }  // namespace tutti::testing

@@ -9,6 +9,7 @@ WorldKind kind_of(const std::string& name, bool shared_memory) {
   return {.name = name,
           .shared_memory = shared_memory,
           .ranks = {1, 2, 3, 5, 8},
+          .many = 400,
           .run = [=](int ranks, const std::function<void(Communicator&)>& f, const CommunicatorOptions& options) {
             run_ranks(ranks, f, {.shared_memory = shared_memory, .communicator = options});
           }};

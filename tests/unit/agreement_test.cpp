@@ -319,10 +319,5 @@ TEST_P(Agreement, SharedSlicesAreRefusedWhereMemoryIsNotShared) {
   });
 }
 
-TEST(RunRanks, RefusesZeroRanks) {
-  EXPECT_THROW(run_ranks(0, [](Communicator&) {}), UsageError);
-  EXPECT_THROW(run_ranks(-1, [](Communicator&) {}), UsageError);
-}
-
 }  // namespace
 }  // namespace tutti::testing
