@@ -45,6 +45,12 @@ class TcpStore final : public Store {
   bool has(const std::string& key) override {
     return attempt([&] { return store_->check({key}); });
   }
+  std::string get(const std::string& key) override {
+    return attempt([&] {
+      const std::vector<std::uint8_t> value = store_->get(key);
+      return std::string(value.begin(), value.end());
+    });
+  }
 
   const c10::intrusive_ptr<::c10d::Store>& handle() const { return store_; }
 

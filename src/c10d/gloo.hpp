@@ -22,6 +22,8 @@ class Store {
   virtual std::int64_t add(const std::string& key) = 0;
   virtual void set(const std::string& key, const std::string& value) = 0;
   virtual bool has(const std::string& key) = 0;
+  // Of a key that there is.
+  virtual std::string get(const std::string& key) = 0;
 };
 
 struct StorePlace {

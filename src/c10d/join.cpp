@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include <arpa/inet.h>
@@ -22,6 +23,9 @@ namespace tutti::c10d {
 namespace {
 
 using namespace std::chrono_literals;
+
+// After how long it says for whom it waits.
+constexpr Duration kPatience = 10s;
 
 // The address of this host that packets to `host` leave from. Asking sends nothing.
 std::string own_address_towards(const std::string& host, int port) {
@@ -53,15 +57,49 @@ void let_broken_pipes_be_errors() {
   if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
 
-// Everybody says that it is there; waits until all are.
+void wait_for_key(Store& store, const std::string& key, Deadline deadline) {
+  while (!store.has(key) && !deadline.passed()) std::this_thread::sleep_for(1ms);
+}
+
+// The how many-th time this process joins, as which it may do several times. A UsageError where another process is this
+// rank.
+std::int64_t count_times(Store& store, Rank rank, Deadline deadline) {
+  static const std::string self = fmt::format("{:016x}{:016x}", std::random_device{}(), std::random_device{}());
+  const std::int64_t time = store.add(fmt::format("times/{}", rank.value));
+  const std::string key = fmt::format("who/{}", rank.value);
+  if (time == 1) {
+    store.set(key, self);
+    return time;
+  }
+  wait_for_key(store, key, deadline);
+  if (store.get(key) != self) {
+    throw UsageError(fmt::format("{} has come already: two processes were started as the same rank", to_string(rank)));
+  }
+  return time;
+}
+
+// Everybody says that it is there, and how many it takes them to be; waits until all are.
 void meet(Store& store, const std::string& prefix, Rank rank, int size, Deadline deadline) {
   const auto key = [&](Rank other) { return fmt::format("{}/here/{}", prefix, other.value); };
-  store.set(key(rank), "1");
-  std::vector<Rank> missing;
-  for (Rank other : all_ranks(size)) missing.push_back(other);
+  store.set(key(rank), std::to_string(size));
+  std::vector<Rank> missing = all_ranks_but(rank, size);
+  const auto has_come = [&](Rank other) {
+    if (!store.has(key(other))) return false;
+    if (const std::string theirs = store.get(key(other)); theirs != std::to_string(size)) {
+      throw UsageError(fmt::format("the ranks disagree on how many they are: {} on {}, {} on {}", size, to_string(rank),
+                                   theirs, to_string(other)));
+    }
+    return true;
+  };
+  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  Duration said = kPatience;
   for (Duration pause = 1ms;; pause = std::min<Duration>(2 * pause, 100ms)) {
-    std::erase_if(missing, [&](Rank other) { return store.has(key(other)); });
+    std::erase_if(missing, has_come);
     if (missing.empty()) return;
+    if (Deadline::Clock::now() - begin > said) {
+      fmt::print(stderr, "tutti: {} still waits for {}\n", to_string(rank), to_string(missing));
+      said *= 6;
+    }
     if (deadline.passed()) {
       throw PeerError({FailureKind::late, missing,
                        fmt::format("{} did not come to the meeting place in time", to_string(missing))});
@@ -85,9 +123,7 @@ class Meeting {
   Connected hold() {
     const std::shared_ptr<Store> store =
         connect_store({place_.store_host, place_.store_port, place_.store_prefix}, deadline_);
-    // A program may join several times.
-    const std::int64_t time = store->add(fmt::format("times/{}", place_.rank.value));
-    const std::string prefix = fmt::format("{}", time);
+    const std::string prefix = std::to_string(count_times(*store, place_.rank, deadline_));
     meet(*store, prefix, place_.rank, place_.size, deadline_);
     have_met_.store(true);
     if (interface_.empty()) interface_ = own_address_towards(place_.store_host, place_.store_port);

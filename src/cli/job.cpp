@@ -140,6 +140,7 @@ class RunningJob {
       member.output->drain();
       member.errors->drain();
     }
+    flush();  // first, because that may be what goes wrong
     const std::string sentence = describe_end();
     if (!sentence.empty()) errors_.text() += fmt::format("tutti launch: {}\n", sentence);
     flush();

@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
     code = 1;
   }
   // A full disk or a closed pipe shows only when the last of it is written.
-  if (std::fflush(stdout) != 0 && code == 0) {
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == 0) {
     fmt::print(stderr, "tutti: the output could not be written\n");
     code = 1;
   }

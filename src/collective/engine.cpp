@@ -25,6 +25,8 @@ WorldShape shape_of(Transport& transport) {
 
 std::size_t bytes_of(const Descriptor& descriptor) { return descriptor.length * size_of(descriptor.type); }
 
+constexpr std::string_view kBroken = "; the communicator is broken";
+
 // A chain of ranks that wait for each other ends at the one to blame.
 Rank far_end(const Transport& transport, Rank suspect) {
   Rank rank = suspect;
@@ -220,20 +222,26 @@ void CallEngine::fail(const Call& call, const Failure& failure) {
       if (blamed != told.ranks) told.message += fmt::format(", held up by {}", to_string(blamed));
       told.ranks = blamed;
     }
-    told.message = fmt::format("{} {}: {}; the communicator is broken", to_string(call.descriptor.call),
-                               call.descriptor.sequence, told.message);
+    told.message =
+        fmt::format("{} {}: {}{}", to_string(call.descriptor.call), call.descriptor.sequence, told.message, kBroken);
     transport_->abort(std::move(told));
   }
   if (board_ != nullptr) board_->give_up();
-  throw PeerError(*transport_->failure());
+  Failure told = *transport_->failure();
+  // A transport that notices by itself does not know of calls.
+  if (!told.message.ends_with(kBroken)) {
+    told.message =
+        fmt::format("{} {}: {}{}", to_string(call.descriptor.call), call.descriptor.sequence, told.message, kBroken);
+  }
+  throw PeerError(std::move(told));
 }
 
 void CallEngine::give_up(const Call& call, std::string_view why) noexcept {
   const Rank rank = transport_->rank();
   transport_->abort({FailureKind::lost,
                      {rank},
-                     fmt::format("{} {}: {} gave up: {}; the communicator is broken", to_string(call.descriptor.call),
-                                 call.descriptor.sequence, to_string(rank), why)});
+                     fmt::format("{} {}: {} gave up: {}{}", to_string(call.descriptor.call), call.descriptor.sequence,
+                                 to_string(rank), why, kBroken)});
   if (board_ != nullptr) board_->give_up();
 }
 

@@ -177,6 +177,7 @@ class Endpoint final : public Transport {
     auto group = std::make_unique<Endpoint>(world_->regroup(members, deadline), make_engine_);
     try {
       group->world_->set_up_board(deadline);
+      group->world_->be_ready();
     } catch (const PeerError& error) {
       // Those who asked for the new world know its members by the numbers of this one.
       Failure failure = error.failure();
@@ -260,6 +261,7 @@ std::unique_ptr<Transport> join_processes(ProcessesOptions options, Deadline dea
   auto endpoint = std::make_unique<Endpoint>(world, std::move(options.engine));
   find_neighbours(*world, options.shared_memory, deadline);
   world->set_up_board(deadline);
+  world->be_ready();
   return endpoint;
 }
 

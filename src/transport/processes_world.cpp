@@ -272,7 +272,12 @@ void World::handle(int process, const Frame& frame) {
       if (taken != mesh_->peer(process).announced.end()) taken->second->taken_back = true;
       return;
     }
-    case FrameKind::abort: return break_up(Unpacker(frame.body).failure());
+    case FrameKind::abort: {
+      Failure failure = Unpacker(frame.body).failure();
+      if (is_ready_) return break_up(std::move(failure));
+      if (!failed_before_) failed_before_ = std::move(failure);
+      return;
+    }
     case FrameKind::depart:
       if (!is_gone(from)) {
         place(from).why_gone = Unpacker(frame.body).text();
@@ -318,6 +323,12 @@ void World::break_up(Failure failure) {
   if (failure_) return;
   failure_ = std::move(failure);
   aborted_.store(true);
+}
+
+void World::be_ready() {
+  const std::lock_guard lock(mesh_->mutex());
+  is_ready_ = true;
+  if (failed_before_) break_up(*std::exchange(failed_before_, std::nullopt));
 }
 
 void World::abort(Failure failure) noexcept {

@@ -77,6 +77,9 @@ class World {
 
   // All members at once: sets up the board where they all share memory.
   void set_up_board(Deadline deadline);
+  // It is ready for its user. Until then only what this process notices itself breaks it: a member that was ready
+  // sooner may have broken it already, which is for whoever uses it to hear.
+  void be_ready();
   bool has_board() const { return board_memory_.has_value(); }
 
   // What the board asks for.
@@ -138,6 +141,8 @@ class World {
   std::vector<Incoming*> free_;
   std::atomic<bool> aborted_{false};
   std::optional<Failure> failure_;
+  bool is_ready_ = false;
+  std::optional<Failure> failed_before_;  // what others said before it was ready
   std::atomic<int> waiting_for_{-1};
   bool departed_ = false;
   std::vector<std::weak_ptr<World>> descendants_;

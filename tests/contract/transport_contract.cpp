@@ -716,6 +716,23 @@ TEST_P(TransportContract, ATransportMayGoWhileItsMessagesAreOnTheirWay) {
   }
 }
 
+TEST_P(TransportContract, AGroupThatBrokeBeforeAMemberWasReadyIsHandedOverAndBroken) {
+  run(3, [](Transport& transport) {
+    const std::vector<Rank> everybody{Rank{0}, Rank{1}, Rank{2}};
+    for (int round = 0; round < 20; ++round) {
+      const std::unique_ptr<Transport> group = transport.regroup(everybody, soon());
+      if (group->rank() == Rank{round % 3}) group->abort({FailureKind::cancelled, {group->rank()}, "was enough"});
+      try {
+        static_cast<void>(group->receive(Rank{(group->rank().value + 1) % 3}, Tag{1}, soon()));
+        ADD_FAILURE() << "no error";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.ranks(), std::vector{Rank{round % 3}}) << error.what();
+      }
+      meet(transport, Tag{static_cast<std::uint64_t>(100 + round)});
+    }
+  });
+}
+
 TEST_P(TransportContract, HasABoardOnlyWhereRanksAreOfOneHost) {
   run(3, [&](Transport& transport) {
     Locality farthest = Locality::same_address_space;

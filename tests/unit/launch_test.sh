@@ -69,6 +69,7 @@ expect_misuse() {  # <part of the sentence> <argument>...
 }
 expect 0 "PYTHONUNBUFFERED" "${launch[@]}" --help
 expect 0 "starts the ranks" "$tutti" --help
+expect 1 "standard output could not be written" bash -c '"$@" >/dev/full' - "${launch[@]}" --processes 2 -- echo hi
 expect_misuse "write '--' before" --processes 2 ./touches
 expect_misuse "write '--' before"
 expect_misuse "nothing to run after '--'" --processes 2 --
