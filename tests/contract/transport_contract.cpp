@@ -612,9 +612,9 @@ TEST_P(TransportContract, ALongMessageToItselfReachesAnotherThread) {
         // In most rounds the other thread waits by then, in some it already sleeps.
         while (!started.load()) std::this_thread::yield();
         for (int i = 0; i < 20 * round; ++i) std::this_thread::yield();
-        send(transport, Rank{0}, Tag{1}, pattern(kLongBytes / 4, round), soon());
+        send(transport, Rank{0}, Tag{1}, pattern(10 * kEagerBytes, round), soon());
       }
-      EXPECT_EQ(received, pattern(kLongBytes / 4, round));
+      EXPECT_EQ(received, pattern(10 * kEagerBytes, round));
     }
   });
 }

@@ -1,12 +1,23 @@
 # Processes that die or stop. They need libtorch, and real time.
 if(TUTTI_WITH_C10D AND NOT TUTTI_SANITIZE)
   tutti_program(process_victim SOURCES fault/process_victim.cpp LINKS tutti_c10d fmt::fmt)
+  tutti_program(process_worker SOURCES fault/process_worker.cpp LINKS tutti_c10d fmt::fmt)
   foreach(case "process_faults;20;fault" "process_faults_long;200;fault;long")
     list(POP_FRONT case name runs)
     add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/process_faults_test.sh $<TARGET_FILE:tutti>
              $<TARGET_FILE:process_victim> ${runs})
     set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS "${case}" TIMEOUT 1800)
   endforeach()
+  function(tutti_fault_test name script)
+    add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/${script}
+             $<TARGET_FILE:process_worker> ${ARGN})
+    set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS fault TIMEOUT 180)
+  endfunction()
+  tutti_fault_test(process_stops/memory process_stops_test.sh $<TARGET_FILE:process_victim> 1)
+  tutti_fault_test(process_stops/sockets process_stops_test.sh $<TARGET_FILE:process_victim> 0)
+  tutti_fault_test(process_memory process_memory_test.sh $<TARGET_FILE:process_victim>)
+  tutti_fault_test(process_joins process_joins_test.sh)
+  tutti_fault_test(two_hosts two_hosts_test.sh)
   add_test(NAME ${TUTTI_TEST_PREFIX}cut_off COMMAND ${CMAKE_CURRENT_LIST_DIR}/cut_off_test.sh $<TARGET_FILE:process_victim>)
   set_tests_properties(${TUTTI_TEST_PREFIX}cut_off PROPERTIES LABELS fault TIMEOUT 180)
 endif()

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Ranks that cannot meet say why, in time.
+#
+#   process_joins_test.sh <process_worker>
+worker=$1 size=3
+# shellcheck source=tests/fault/processes.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/processes.sh"
+
+# How many connections the store has: of TCPStore, two for each rank.
+connections() { awk -v port="$(printf ':%04X' "$port")" '$4 == "01" && $2 ~ port "$"' /proc/net/tcp | wc -l; }
+have_connected() { (($(connections) == 2 * $1)); }  # <ranks>
+
+serve
+touch "$scratch/end"
+
+# On the interface that they were told.
+for interface in lo 127.0.0.1; do
+  start_all TUTTI_INTERFACE=$interface -- "$worker" work 30 "$scratch/end"
+  for rank in 0 1 2; do ends $rank with 0; done
+done
+start_all TUTTI_INTERFACE=nowhere7 -- "$worker" work 30 "$scratch/end"
+for rank in 0 1 2; do
+  ends $rank with 2
+  says $rank "misused: 'nowhere7' is neither a network interface nor an address" || fail "rank $rank does not name it"
+done
+
+# One never comes.
+for rank in 0 1; do start $rank -- "$worker" work 2 "$scratch/end"; done
+for rank in 0 1; do
+  ends $rank with 1
+  says $rank '^heard: rank 2 did not come to the meeting place in time$' || fail "rank $rank does not name rank 2"
+done
+
+# The store stops answering.
+for rank in 0 1; do start $rank -- "$worker" work 3 "$scratch/end"; done
+within 20 have_connected 2
+kill -STOP "$server"
+for rank in 0 1; do
+  ends $rank with 1
+  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, does not answer$" ||
+    fail "rank $rank does not name the store"
+done
+kill -CONT "$server"
+
+# It dies.
+for rank in 0 1; do start $rank -- "$worker" work 60 "$scratch/end"; done
+within 20 have_connected 2
+kill -9 "$server"
+for rank in 0 1; do
+  ends $rank with 1
+  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, is gone" || fail "rank $rank does not name the store"
+done
