@@ -62,8 +62,8 @@ class TcpStore final : public Store {
     } catch (const std::exception& error) {
       throw PeerError({FailureKind::lost,
                        {Rank{0}},
-                       fmt::format("the store at {}:{}, where the ranks meet, is gone: {}", place_.host, place_.port,
-                                   first_line(error.what()))});
+                       fmt::format("the store at {}:{}, where the ranks meet, does not answer: {}", place_.host,
+                                   place_.port, first_line(error.what()))});
     }
   }
 

@@ -57,30 +57,28 @@ void let_broken_pipes_be_errors() {
   if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
 
-void wait_for_key(Store& store, const std::string& key, Deadline deadline) {
-  while (!store.has(key) && !deadline.passed()) std::this_thread::sleep_for(1ms);
-}
+// The how many-th meeting of this rank it is: a program may join several times, and one program after the other.
+struct Time {
+  std::int64_t number = 1;
+  bool was_somebody_else = false;  // the time before
+};
 
-// The how many-th time this process joins, as which it may do several times. A UsageError where another process is this
-// rank.
-std::int64_t count_times(Store& store, Rank rank, Deadline deadline) {
+Time count_times(Store& store, Rank rank) {
   static const std::string self = fmt::format("{:016x}{:016x}", std::random_device{}(), std::random_device{}());
-  const std::int64_t time = store.add(fmt::format("times/{}", rank.value));
   const std::string key = fmt::format("who/{}", rank.value);
-  if (time == 1) {
-    store.set(key, self);
-    return time;
-  }
-  wait_for_key(store, key, deadline);
-  if (store.get(key) != self) {
-    throw UsageError(fmt::format("{} has come already: two processes were started as the same rank", to_string(rank)));
-  }
+  const Time time{.number = store.add(fmt::format("times/{}", rank.value)),
+                  .was_somebody_else = store.has(key) && store.get(key) != self};
+  store.set(key, self);
   return time;
 }
 
 // Everybody says that it is there, and how many it takes them to be; waits until all are.
-void meet(Store& store, const std::string& prefix, Rank rank, int size, Deadline deadline) {
-  const auto key = [&](Rank other) { return fmt::format("{}/here/{}", prefix, other.value); };
+void meet(Store& store, const Time& time, Rank rank, int size, Deadline deadline) {
+  const auto key = [&](Rank other) { return fmt::format("{}/here/{}", time.number, other.value); };
+  const std::string hint =
+      time.was_somebody_else
+          ? fmt::format(" (another process came as {} before; were two started as the same?)", to_string(rank))
+          : "";
   store.set(key(rank), std::to_string(size));
   std::vector<Rank> missing = all_ranks_but(rank, size);
   const auto has_come = [&](Rank other) {
@@ -97,12 +95,12 @@ void meet(Store& store, const std::string& prefix, Rank rank, int size, Deadline
     std::erase_if(missing, has_come);
     if (missing.empty()) return;
     if (Deadline::Clock::now() - begin > said) {
-      fmt::print(stderr, "tutti: {} still waits for {}\n", to_string(rank), to_string(missing));
+      fmt::print(stderr, "tutti: {} still waits for {}{}\n", to_string(rank), to_string(missing), hint);
       said *= 6;
     }
     if (deadline.passed()) {
       throw PeerError({FailureKind::late, missing,
-                       fmt::format("{} did not come to the meeting place in time", to_string(missing))});
+                       fmt::format("{} did not come to the meeting place in time{}", to_string(missing), hint)});
     }
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
@@ -123,8 +121,9 @@ class Meeting {
   Connected hold() {
     const std::shared_ptr<Store> store =
         connect_store({place_.store_host, place_.store_port, place_.store_prefix}, deadline_);
-    const std::string prefix = std::to_string(count_times(*store, place_.rank, deadline_));
-    meet(*store, prefix, place_.rank, place_.size, deadline_);
+    const Time time = count_times(*store, place_.rank);
+    const std::string prefix = std::to_string(time.number);
+    meet(*store, time, place_.rank, place_.size, deadline_);
     have_met_.store(true);
     if (interface_.empty()) interface_ = own_address_towards(place_.store_host, place_.store_port);
     const GlooOptions gloo{

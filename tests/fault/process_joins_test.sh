@@ -24,11 +24,20 @@ for rank in 0 1 2; do
   says $rank "misused: 'nowhere7' is neither a network interface nor an address" || fail "rank $rank does not name it"
 done
 
-# One never comes.
+# One never comes. (They were not the first at this store.)
 for rank in 0 1; do start $rank -- "$worker" work 2 "$scratch/end"; done
 for rank in 0 1; do
   ends $rank with 1
-  says $rank '^heard: rank 2 did not come to the meeting place in time$' || fail "rank $rank does not name rank 2"
+  says $rank "^heard: rank 2 did not come to the meeting place in time (another process came as rank $rank before" ||
+    fail "rank $rank does not name rank 2"
+done
+
+# They do not agree on how many they are.
+for rank in 0 1; do start $rank WORLD_SIZE=$((rank + 2)) -- "$worker" work 20 "$scratch/end"; done
+for rank in 0 1; do
+  ends $rank with 2
+  says $rank "misused: the ranks disagree on how many they are: $((rank + 2)) on rank $rank, $((3 - rank)) on rank $((1 - rank))" ||
+    fail "rank $rank does not say who is how many"
 done
 
 # The store stops answering.
@@ -37,7 +46,7 @@ within 20 have_connected 2
 kill -STOP "$server"
 for rank in 0 1; do
   ends $rank with 1
-  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, does not answer$" ||
+  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, does not answer" ||
     fail "rank $rank does not name the store"
 done
 kill -CONT "$server"
@@ -48,5 +57,5 @@ within 20 have_connected 2
 kill -9 "$server"
 for rank in 0 1; do
   ends $rank with 1
-  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, is gone" || fail "rank $rank does not name the store"
+  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, does not answer" || fail "rank $rank does not name the store"
 done
