@@ -112,6 +112,8 @@ void Mesh::poll(int callers_waiting) {
     if (!peer.wire || peer.gone) continue;
     if (Link* memory = peer.memory.load()) handled |= drain(i, *memory);
     handled |= drain(i, *peer.wire);
+    // Before the closing, which a peer that leaves may do at once: what it took counts as taken.
+    pump(peer);
     if (const auto why = peer.wire->closed()) {
       // What it wrote before it went, all of it.
       peer.closing = true;
@@ -121,7 +123,6 @@ void Mesh::poll(int callers_waiting) {
       handled = true;
       continue;
     }
-    pump(peer);
     wants |= !peer.queue.empty() || !peer.flowing.empty();
   }
   wants_to_write_.store(wants, std::memory_order_relaxed);

@@ -1,7 +1,6 @@
 #include "support/mesh_world.hpp"
 
 #include <exception>
-#include <latch>
 #include <thread>
 #include <vector>
 
@@ -15,23 +14,14 @@ void run_mesh_world(const MeshWorld& world, const std::function<void(std::unique
   auto wires = make_queue_links(world.ranks, world.lend);
   std::vector<std::exception_ptr> thrown(wires.size());
   std::vector<std::exception_ptr> because_of_others(wires.size());
-  // A rank that leaves at once would end the joining of others.
-  std::latch joined(world.ranks);
-  const auto join = [&](std::size_t i) {
-    struct Arrival {
-      std::latch& latch;
-      ~Arrival() { latch.arrive_and_wait(); }
-    } const arrival{joined};
-    return join_processes(
-        {.rank = Rank{static_cast<int>(i)}, .wires = std::move(wires[i]), .shared_memory = world.shared_memory},
-        Deadline::after(std::chrono::seconds(60)));
-  };
   {
     std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < wires.size(); ++i) {
       threads.emplace_back([&, i] {
         try {
-          rank(join(i));
+          rank(join_processes(
+              {.rank = Rank{static_cast<int>(i)}, .wires = std::move(wires[i]), .shared_memory = world.shared_memory},
+              Deadline::after(std::chrono::seconds(60))));
         } catch (const PeerError&) {
           because_of_others[i] = std::current_exception();
         } catch (...) {

@@ -83,5 +83,6 @@ expect 0 "8" grep -c '^{"engine":"tutti","algorithm":"ping-pong","ranks":[24],"b
 
 # shellcheck disable=SC2016
 expect 1 "could not be written" bash -c '"$1" --help >/dev/full' - "$tutti"
+# shellcheck disable=SC2016
 expect 1 "could not be written" bash -c '"$1" bench all-reduce --ranks 2 --bytes 1KiB --seconds 0.01 >/dev/full' - "$tutti"
 finish
