@@ -20,5 +20,6 @@ for rank in 0 1; do
   says $rank '^heard: .*rank 2 was not heard of for 3 s' || fail "rank $rank did not name rank 2"
   says $rank '^went on with 2$' || fail "rank $rank did not go on"
 done
-says 2 '^heard: .*rank [01] was not heard of for 3 s' || fail "rank 2 did not name the others"
+# The one that is alone may find out sooner, where it is about to connect for a call of Gloo's.
+says 2 '^heard: .*\(rank [01] was not heard of for 3 s\|Network is unreachable\)' || fail "rank 2 did not name the others"
 echo "each side named the other"
