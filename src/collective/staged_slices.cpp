@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <tutti/kernels/copy.hpp>
+
 #include "engine.hpp"
 
 namespace tutti::detail {
@@ -38,6 +40,8 @@ class CallEngine::Staging {
     block_ = std::min(align_down(lane_bytes), result_bytes_) / width_;
     const std::size_t longest = is_reduction() ? chunk(length_, size_, 0).count : length_;
     blocks_ = (longest + block_ - 1) / block_;
+    // What all ranks bring is about as much as the caches hold.
+    is_past_caches_ = static_cast<std::size_t>(size_) * length_ * width_ > largest_cache_bytes() / 4 * 3;
   }
 
   std::size_t blocks() const { return blocks_; }
@@ -86,7 +90,7 @@ class CallEngine::Staging {
     for (Rank rank : all_ranks(size_)) {
       const Slice slice = within(lane(rank), block);
       if (rank == me_ || slice.count == 0) continue;
-      std::memcpy(call_.destination.data() + slice.first * width_, result(rank, block), slice.count * width_);
+      bring(slice, result(rank, block));
     }
   }
 
@@ -133,7 +137,12 @@ class CallEngine::Staging {
   // Into the destination, from element `to` on.
   void get(std::size_t to, const std::byte* from, std::size_t block) const {
     const Slice slice = within({to, length_}, block);
-    if (slice.count > 0) std::memcpy(call_.destination.data() + slice.first * width_, from, slice.count * width_);
+    if (slice.count > 0) bring(slice, from);
+  }
+  void bring(Slice to, const std::byte* from) const {
+    std::byte* destination = call_.destination.data() + to.first * width_;
+    if (is_past_caches_) return copy_past_caches(destination, from, to.count * width_);
+    std::memcpy(destination, from, to.count * width_);
   }
   void copy_own(Slice whole, std::size_t to, std::size_t block) const {
     const std::byte* from = call_.source.data() + within(whole, block).first * width_;
@@ -169,6 +178,7 @@ class CallEngine::Staging {
   std::size_t result_bytes_ = 0;
   std::size_t block_ = 0;   // elements of a lane
   std::size_t blocks_ = 0;  // the same on all ranks that bring the same
+  bool is_past_caches_ = false;
 };
 
 void CallEngine::give_first_block(const Call& call) {

@@ -208,7 +208,11 @@ class Endpoint final : public Transport {
 
 namespace {
 
-constexpr std::size_t kWindowBytes = 1024 * 1024;
+// Ranks meet once for what a window holds for each of them, so more ranks have larger ones, within reason.
+std::size_t window_bytes(std::size_t ranks) {
+  constexpr std::size_t kForEach = 512 * 1024;
+  return std::clamp(ranks * kForEach, 2 * kForEach, 8 * kForEach);
+}
 // With more of them, what a window has for each would be a few cache lines.
 constexpr std::size_t kMostSeats = 1024;
 constexpr std::size_t kSlotsBytes = 2 * SharedBoard::kSlotBytes;
@@ -220,7 +224,8 @@ void World::set_up_board(Deadline deadline) {
   if (!possible || members_.size() > kMostSeats) return;
   const RankRange everybody = all_ranks(size());
   const std::vector<Rank> group(everybody.begin(), everybody.end());
-  Shared shared = share_segment(*this, group, group.size() * (sizeof(Seat) + kSlotsBytes + kWindowBytes), deadline);
+  Shared shared =
+      share_segment(*this, group, group.size() * (sizeof(Seat) + kSlotsBytes + window_bytes(group.size())), deadline);
   if (shared.segment && shared.members.size() == group.size()) board_memory_ = std::move(shared.segment);
 }
 
@@ -236,7 +241,8 @@ std::byte* World::slot(Rank rank, std::uint64_t parity) {
 
 std::span<std::byte> World::window(Rank rank) {
   const auto place = static_cast<std::size_t>(rank.value);
-  return {board_memory_->data() + members_.size() * (sizeof(Seat) + kSlotsBytes) + place * kWindowBytes, kWindowBytes};
+  const std::size_t bytes = window_bytes(members_.size());
+  return {board_memory_->data() + members_.size() * (sizeof(Seat) + kSlotsBytes) + place * bytes, bytes};
 }
 
 }  // namespace processes
