@@ -233,10 +233,10 @@ void Mesh::pump(Peer& peer) {
   Link& link = peer.path();
   while (!peer.queue.empty()) {
     const std::span<const std::byte> frame = peer.queue.front();
-    if (!link.write(frame.first(Link::kHeadBytes), frame.subspan(Link::kHeadBytes))) return;
+    if (!link.write(frame.first(Link::kHeadBytes), frame.subspan(Link::kHeadBytes))) break;
     peer.queue.pop_front();
   }
-  while (!peer.flowing.empty()) {
+  while (peer.queue.empty() && !peer.flowing.empty()) {
     Outgoing& next = message(peer.flowing.front());
     const std::uint64_t count = std::min<std::uint64_t>(link.most_body_bytes(), next.length - next.written);
     const FrameHead head{.world = next.world, .id = next.id, .offset = next.written, .kind = FrameKind::piece};
