@@ -23,9 +23,10 @@ case $launcher in
       "$python" -c 'import torch.distributed.run' 2>/dev/null || continue
       logs=$(mktemp -d)
       trap 'rm -rf "$logs"' EXIT
-      # torchrun 1.13 fails on Python 3.11 where it is not told what to do with the output.
-      "$python" -m torch.distributed.run --standalone --nproc_per_node "$processes" --no_python \
-        --redirects 1 --tee 1 --log_dir "$logs" -- "$@"
+      # Not --standalone, whose port is always 29400: a second job would meet in the first one's store and lose it when
+      # that ends. torchrun 1.13 fails on Python 3.11 where it is not told what to do with the output.
+      "$python" -m torch.distributed.run --rdzv_backend c10d --rdzv_endpoint localhost:0 --monitor_interval 0.2 \
+        --nproc_per_node "$processes" --no_python --redirects 1 --tee 1 --log_dir "$logs" -- "$@"
       exit
     done
     echo "No python3 here can import torch; Debian's package is python3-torch." >&2
