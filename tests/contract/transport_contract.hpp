@@ -1,4 +1,4 @@
-// What every transport must do. A backend joins by naming itself in transport_contract_test.cpp.
+// What every transport must do. A backend joins by naming itself in <backend>_contract_test.cpp.
 //
 // A test is a script that every rank runs over its own Transport; how ranks come to be (threads, processes) is the
 // backend's business.

@@ -32,17 +32,19 @@ class Collectives : public ::testing::TestWithParam<WorldKind> {
  protected:
   void run(int ranks, const std::function<void(Communicator&)>& f) const { run_world(GetParam(), ranks, f); }
 
-  // f(world, type_identity<T>, length, seed), for all element types and lengths.
+  // f(world, T{}, length, seed, sample), for all element types and lengths; the sample says which of the
+  // points there to go over.
   template <typename F>
   void for_each_case(F f) const {
     for (int ranks : GetParam().ranks) {
       run(ranks, [&](Communicator& world) {
         unsigned seed = 0;
+        Sample sample(GetParam().every);
         for (std::size_t length : lengths_for(ranks)) {
           for (DataType type : kAllDataTypes) {
             SCOPED_TRACE(std::to_string(ranks) + " ranks, length " + std::to_string(length) + ", " +
                          std::string(to_string(type)));
-            dispatch(type, [&](auto tag) { f(world, tag, length, ++seed); });
+            dispatch(type, [&]<typename T>(std::type_identity<T>) { f(world, T{}, length, ++seed, sample); });
           }
         }
       });
@@ -50,20 +52,31 @@ class Collectives : public ::testing::TestWithParam<WorldKind> {
   }
 
   std::vector<AllReduceStrategy> algorithms() const { return algorithms_for(GetParam()); }
+
+  // Those that reduce to a root and broadcast from one.
+  std::vector<AllReduceStrategy> rooted_algorithms() const {
+    std::vector<AllReduceStrategy> rooted = algorithms();
+    std::erase(rooted, AllReduceStrategy(RecursiveDoubling{}));
+    std::erase(rooted, AllReduceStrategy(HalvingDoubling{}));
+    return rooted;
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, ::testing::ValuesIn(world_kinds()), name_of);
 
 TEST_P(Collectives, AllReduceGivesEveryRankTheReduction) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
-    for (const AllReduceStrategy& algorithm : algorithms()) {
-      for (ReduceOp op : kOps) {
-        if (op == ReduceOp::mean && !is_floating(data_type_of<T>)) continue;
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
+    const std::vector<T> mine = values_of<T>(world.rank().value, length, seed);
+    for (ReduceOp op : kOps) {
+      if (op == ReduceOp::mean && !is_floating(data_type_of<T>)) continue;
+      const std::vector<T> expected = reduced<T>(world.size(), length, op, seed);
+      for (const AllReduceStrategy& algorithm : algorithms()) {
         for (bool reproducible : {false, true}) {
-          std::vector<T> data = values_of<T>(world.rank().value, length, seed);
+          if (!sample.takes()) continue;
+          std::vector<T> data = mine;
           all_reduce(world, data, {.algorithm = algorithm, .op = op, .reproducible = reproducible});
-          ASSERT_EQ(data, reduced<T>(world.size(), length, op, seed))
-              << to_string(algorithm) << " " << to_string(op) << (reproducible ? " reproducible" : "");
+          ASSERT_EQ(data, expected) << to_string(algorithm) << " " << to_string(op)
+                                    << (reproducible ? " reproducible" : "");
         }
       }
     }
@@ -71,17 +84,16 @@ TEST_P(Collectives, AllReduceGivesEveryRankTheReduction) {
 }
 
 TEST_P(Collectives, ReduceGivesTheRootTheReductionAndLeavesTheOthersAlone) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
-    for (const AllReduceStrategy& algorithm : algorithms()) {
-      if (std::holds_alternative<RecursiveDoubling>(algorithm) || std::holds_alternative<HalvingDoubling>(algorithm))
-        continue;
-      for (ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
+    const Rank root{static_cast<int>(seed) % world.size()};
+    const std::vector<T> mine = values_of<T>(world.rank().value, length, seed);
+    for (ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+      const std::vector<T> expected = world.rank() == root ? reduced<T>(world.size(), length, op, seed) : mine;
+      for (const AllReduceStrategy& algorithm : rooted_algorithms()) {
         for (bool reproducible : {false, true}) {
-          const Rank root{static_cast<int>(seed) % world.size()};
-          std::vector<T> data = values_of<T>(world.rank().value, length, seed);
+          if (!sample.takes()) continue;
+          std::vector<T> data = mine;
           reduce(world, data, {.root = root, .algorithm = algorithm, .op = op, .reproducible = reproducible});
-          const std::vector<T> expected = world.rank() == root ? reduced<T>(world.size(), length, op, seed)
-                                                               : values_of<T>(world.rank().value, length, seed);
           ASSERT_EQ(data, expected) << to_string(algorithm) << " " << to_string(op) << " to " << to_string(root);
         }
       }
@@ -90,27 +102,29 @@ TEST_P(Collectives, ReduceGivesTheRootTheReductionAndLeavesTheOthersAlone) {
 }
 
 TEST_P(Collectives, BroadcastGivesEveryRankTheRootsData) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
-    for (const AllReduceStrategy& algorithm : algorithms()) {
-      if (std::holds_alternative<RecursiveDoubling>(algorithm) || std::holds_alternative<HalvingDoubling>(algorithm))
-        continue;
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
+    const Rank root{static_cast<int>(seed) % world.size()};
+    const BroadcastRole role = world.rank() == root ? BroadcastRole::source : BroadcastRole::sink;
+    const std::vector<T> mine = values_of<T>(world.rank().value, length, seed);
+    const std::vector<T> expected = values_of<T>(root.value, length, seed);
+    for (const AllReduceStrategy& algorithm : rooted_algorithms()) {
       for (bool by_role : {false, true}) {
-        const Rank root{static_cast<int>(seed) % world.size()};
-        const BroadcastRole role = world.rank() == root ? BroadcastRole::source : BroadcastRole::sink;
-        std::vector<T> data = values_of<T>(world.rank().value, length, seed);
+        if (!sample.takes()) continue;
+        std::vector<T> data = mine;
         if (by_role) {
           broadcast(world, data, {.role = role, .algorithm = algorithm});
         } else {
           broadcast(world, data, {.root = root, .algorithm = algorithm});
         }
-        ASSERT_EQ(data, values_of<T>(root.value, length, seed)) << to_string(algorithm) << " from " << to_string(root);
+        ASSERT_EQ(data, expected) << to_string(algorithm) << " from " << to_string(root);
       }
     }
   });
 }
 
 TEST_P(Collectives, AllGatherGivesEveryRankEverybodysPart) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
+    if (!sample.takes()) return;
     std::vector<T> expected;
     for (Rank rank : all_ranks(world.size())) {
       const std::vector<T> part = values_of<T>(rank.value, length, seed);
@@ -131,10 +145,11 @@ TEST_P(Collectives, AllGatherGivesEveryRankEverybodysPart) {
 }
 
 TEST_P(Collectives, ReduceScatterGivesEachRankItsChunkOfTheReduction) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
     for (ReduceOp op : kOps) {
       if (op == ReduceOp::mean && !is_floating(data_type_of<T>)) continue;
       for (bool reproducible : {false, true}) {
+        if (!sample.takes()) continue;
         const Slice slice = chunk(length, world.size(), world.rank().value);
         const std::vector<T> data = values_of<T>(world.rank().value, length, seed);
         std::vector<T> mine(slice.count);
@@ -147,7 +162,8 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsChunkOfTheReduction) {
 }
 
 TEST_P(Collectives, GatherAndScatterMovePartsToAndFromTheRoot) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
+    if (!sample.takes()) return;
     const Rank root{static_cast<int>(seed) % world.size()};
     const bool is_root = world.rank() == root;
     const std::vector<T> mine = values_of<T>(world.rank().value, length, seed);
@@ -166,7 +182,8 @@ TEST_P(Collectives, GatherAndScatterMovePartsToAndFromTheRoot) {
 }
 
 TEST_P(Collectives, AllToAllTransposesTheParts) {
-  for_each_case([&]<typename T>(Communicator& world, std::type_identity<T>, std::size_t length, unsigned seed) {
+  for_each_case([&]<typename T>(Communicator& world, T, std::size_t length, unsigned seed, Sample& sample) {
+    if (!sample.takes()) return;
     const auto size = static_cast<std::size_t>(world.size());
     const auto part = [&](int from, std::size_t to) {
       return values_of<T>(from, length, seed + 1000 * static_cast<unsigned>(to));

@@ -10,14 +10,17 @@
 #include <gtest/gtest.h>
 #include <tutti/collective/communicator.hpp>
 
+#include "support/sample.hpp"
+
 namespace tutti::testing {
 
 struct WorldKind {
   std::string name;
   bool shared_memory;
-  std::vector<int> ranks;  // the numbers of ranks to go over: alone, powers of two, and others
-  int many = 16;           // so many it can have as well
-  int most_struck = 5;     // of which one fails, at each step of each call in turn
+  std::vector<int> ranks;            // the numbers of ranks to go over: alone, powers of two, and others
+  int many = 16;                     // so many it can have as well
+  int most_struck = 5;               // of which one fails, at each step of each call in turn
+  int every = kEveryWhereSanitized;  // of the points of a cross product, one in so many
   // Throws what a rank threw; a PeerError only where nobody threw anything else.
   std::function<void(int ranks, const std::function<void(Communicator&)>& f, const CommunicatorOptions& options)> run;
 
