@@ -22,9 +22,9 @@ GlooLink::GlooLink(std::shared_ptr<void> keep, ::gloo::transport::Pair& out, ::g
     : inbox_(std::make_shared<Inbox>(std::move(keep), in)),
       out_(out),
       outgoing_(make_places()),
-      sender_(out_.createSendBuffer(kSlot, outgoing_.get(), kPlaces * kPlaceBytes)),
+      sender_(out_.createSendBuffer(kFrames, outgoing_.get(), kPlaces * kPlaceBytes)),
       // All memory there is: what is lent can be anywhere.
-      lender_(out_.createSendBuffer(kSlot, nullptr, ~std::size_t{0})) {}
+      lender_(out_.createSendBuffer(kBodies, nullptr, ~std::size_t{0})) {}
 
 GlooLink::~GlooLink() {
   close();
@@ -58,23 +58,20 @@ GlooLink::Inbox::Inbox(std::shared_ptr<void> its_keep, ::gloo::transport::Pair& 
     : keep(std::move(its_keep)),
       pair(in),
       places(make_places()),
-      receiver(pair.createRecvBuffer(kSlot, places.get(), kPlaces * kPlaceBytes)) {}
+      bodies(pair.createRecvBuffer(kBodies, places.get(), kPlaces * kPlaceBytes)),
+      frames(pair.createRecvBuffer(kFrames, places.get(), kPlaces * kPlaceBytes)) {}
 
 void GlooLink::Inbox::listen() {
   std::uint64_t number = 0;
-  bool body_follows = false;
   for (bool ends = false; !ends;) {
     try {
-      receiver->waitRecv();
-      body_follows = !body_follows && prefix(number).kind == Kind::head;
-      ++number;
-      if (body_follows) continue;
-      arrived.store(number);
+      frames->waitRecv();
+      arrived.store(++number);
     } catch (const std::exception&) {
       ends = true;
-      const std::uint64_t all = count_all();
-      end.store(all);
-      arrived.store(all + 1);
+      while (is_whole(number)) ++number;
+      end.store(number);
+      arrived.store(number + 1);
     }
     const std::lock_guard lock(mutex);
     if (ring) ring();
@@ -99,44 +96,32 @@ bool GlooLink::Inbox::is_whole(std::uint64_t number) const {
   return found == stamp(number);
 }
 
-// A body that was lent has no stamp: it is whole where a message came after it.
-std::uint64_t GlooLink::Inbox::count_all() const {
-  std::uint64_t number = arrived.load();
-  while (is_whole(number)) {
-    const std::uint64_t next = number + (prefix(number).kind == Kind::head ? 2 : 1);
-    if (next == number + 2 && !is_whole(next)) break;
-    number = next;
-  }
-  return number;
-}
-
 // --- writing ---
 
-bool GlooLink::has_room(std::uint64_t places) {
+bool GlooLink::has_room() {
   look_for_acknowledgements();
-  return written_ + places - acknowledged_ <= kPlaces - kReserved;
+  return written_ - acknowledged_ < kPlaces - kReserved;
 }
 
 bool GlooLink::write(std::span<const std::byte> head, std::span<const std::byte> body) {
-  if (!has_room(1)) return false;
-  send_head({.kind = Kind::whole}, head, body);
+  if (!has_room()) return false;
+  send_frame({.kind = Kind::whole}, head, body);
   return true;
 }
 
 bool GlooLink::lend(std::span<const std::byte> head, std::span<const std::byte> body, bool wanted_back) {
   TUTTI_ASSERT_LE(body.size(), kMostBodyBytes);
+  if (!has_room()) return false;
   if (body.size() <= kMostCopiedBytes) {
-    if (!has_room(1)) return false;
-    send_head({.kind = Kind::whole, .wanted_back = wanted_back}, head, body);
+    send_frame({.kind = Kind::whole, .wanted_back = wanted_back}, head, body);
     return true;
   }
-  if (!has_room(2)) return false;
-  send_head({.body_bytes = static_cast<std::uint32_t>(body.size()), .kind = Kind::head, .wanted_back = wanted_back},
-            head, {});
   is_lent_[written_ % kPlaces] = true;
-  const std::size_t place = offset(written_++);
   ++lent_;
+  const std::size_t place = offset(written_) + kLentBody;
   attempt([&] { lender_->send(reinterpret_cast<std::uintptr_t>(body.data()), body.size(), place); });
+  send_frame({.body_bytes = static_cast<std::uint32_t>(body.size()), .kind = Kind::head, .wanted_back = wanted_back},
+             head, {});
   return true;
 }
 
@@ -147,11 +132,11 @@ std::uint64_t GlooLink::returned() {
 
 // Where there is no room to say so, so much is on its way that the peer tells how far it is anyway.
 void GlooLink::want_back() {
-  if (written_ - acknowledged_ < kPlaces - 1) send_head({.wanted_back = true}, {}, {});
+  if (written_ - acknowledged_ < kPlaces - 1) send_frame({.wanted_back = true}, {}, {});
 }
 
-// With the body where it is one with it.
-void GlooLink::send_head(Prefix prefix, std::span<const std::byte> head, std::span<const std::byte> body) {
+// With the body, unless that went ahead.
+void GlooLink::send_frame(Prefix prefix, std::span<const std::byte> head, std::span<const std::byte> body) {
   TUTTI_ASSERT_LE(body.size(), kMostBodyBytes);
   prefix.acknowledged = told_ = popped_.load(std::memory_order_relaxed);
   owes_ = false;
@@ -184,8 +169,7 @@ void GlooLink::look_for_acknowledgements() {
   const std::uint64_t arrived = std::min(counted, inbox_->end.load());
   seen_ = std::max(seen_, popped_.load(std::memory_order_relaxed));
   while (seen_ < arrived) {
-    const Prefix seen = inbox_->prefix(seen_);
-    seen_ += seen.kind == Kind::head ? 2 : 1;
+    const Prefix seen = inbox_->prefix(seen_++);
     for (; acknowledged_ < seen.acknowledged; ++acknowledged_) {
       bool& is_lent = is_lent_[acknowledged_ % kPlaces];
       returned_ += is_lent ? 1 : 0;
@@ -201,9 +185,9 @@ FrameBytes GlooLink::front() {
     const std::uint64_t place = popped_.load(std::memory_order_relaxed);
     const Prefix ahead = inbox_->prefix(place);
     if (ahead.kind != Kind::acknowledgement) {
-      const std::byte* head = inbox_->place(place) + sizeof ahead;
-      return {{head, kHeadBytes},
-              {ahead.kind == Kind::head ? inbox_->place(place + 1) : head + kHeadBytes, ahead.body_bytes}};
+      const std::byte* frame = inbox_->place(place);
+      return {{frame + sizeof ahead, kHeadBytes},
+              {frame + (ahead.kind == Kind::head ? kLentBody : kBodyAlignment), ahead.body_bytes}};
     }
     pop();
   }
@@ -214,11 +198,10 @@ void GlooLink::pop() {
   look_for_acknowledgements();
   const std::uint64_t place = popped_.load(std::memory_order_relaxed);
   const Prefix ahead = inbox_->prefix(place);
-  const std::uint64_t popped = place + (ahead.kind == Kind::head ? 2 : 1);
-  popped_.store(popped);
-  owes_ = owes_ || ahead.wanted_back || popped - told_ >= kPlaces / 2;
+  popped_.store(place + 1);
+  owes_ = owes_ || ahead.wanted_back || place + 1 - told_ >= kPlaces / 2;
   // Where there is no room even for that, the peer has frames on their way that make some, and it is said then.
-  if (owes_ && written_ - acknowledged_ < kPlaces) send_head({}, {}, {});
+  if (owes_ && written_ - acknowledged_ < kPlaces) send_frame({}, {}, {});
 }
 
 // --- the end ---
@@ -234,7 +217,7 @@ void GlooLink::close() noexcept {
   out_.close();
   // Gloo wakes who waits for a message only when somebody finds the connection closed on sending.
   try {
-    inbox_->pair.createSendBuffer(kSlot + 1, nullptr, 0)->send();
+    inbox_->pair.createSendBuffer(kNothing, nullptr, 0)->send();
   } catch (const std::exception&) {
   }
 }

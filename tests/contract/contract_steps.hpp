@@ -15,7 +15,7 @@ namespace tutti::testing {
 
 inline const std::vector<int> kSizes{1, 2, 3, 5, 8};
 // Longer than any link holds at a time.
-inline constexpr std::size_t kLongBytes = std::size_t{3} << 20;
+inline constexpr std::size_t kLongBytes = std::size_t{5} << 20;
 
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 inline Deadline at_once() { return Deadline::after(std::chrono::milliseconds(5)); }
