@@ -3,8 +3,9 @@
 // from there. While block k is taken, block k+1 is given and the result of block k-1 is spread, so the ranks meet once
 // a block. Blocks are small enough to stay in the cache.
 //
-// A window has room for two blocks to give and two results. Blocks are counted across calls and lie at the parity of
-// their number: a rank may give the first block of a call while others still take the last block of the one before.
+// A window has room for two blocks to give, and for a result in each. Blocks are counted across calls and lie at the
+// parity of their number: a rank may give the first block of a call while others still take the last block of the one
+// before.
 #include <algorithm>
 #include <cstring>
 
@@ -32,12 +33,9 @@ class CallEngine::Staging {
         me_(engine.transport_->rank()),
         width_(size_of(call.descriptor.type)),
         length_(call.descriptor.length) {
-    const std::size_t half = engine_.board_->window(me_).size() / 2;
-    result_bytes_ = align_down(half / 4);
-    input_bytes_ = align_down(half - result_bytes_);
-    const std::size_t lane_bytes =
-        gives_the_same_to_all() ? input_bytes_ : input_bytes_ / static_cast<std::size_t>(size_);
-    block_ = std::min(align_down(lane_bytes), result_bytes_) / width_;
+    const std::size_t half_bytes = align_down(engine_.board_->window(me_).size() / 2);
+    lane_bytes_ = align_down(half_bytes / static_cast<std::size_t>(size_));
+    block_ = (gives_the_same_to_all() ? half_bytes : lane_bytes_) / width_;
     const std::size_t longest = is_reduction() ? chunk(length_, size_, 0).count : length_;
     blocks_ = (longest + block_ - 1) / block_;
     // What all ranks bring is about as much as the caches hold.
@@ -52,10 +50,9 @@ class CallEngine::Staging {
   // Puts a block into this rank's window. Needs no agreement: nobody else writes there.
   void give(std::size_t block) {
     if (!is_giver() || block >= blocks_) return;
-    std::byte* window = input(me_, block);
-    if (gives_the_same_to_all()) return put(window, Slice{0, length_}, block);
+    if (gives_the_same_to_all()) return put(half(me_, block), Slice{0, length_}, block);
     for (Rank rank : all_ranks(size_)) {
-      if (rank != me_) put(window + lane_offset(rank), lane(rank), block);
+      if (rank != me_) put(given(me_, rank, block), lane(rank), block);
     }
   }
 
@@ -64,11 +61,11 @@ class CallEngine::Staging {
     if (is_reduction()) return fold(block, root);
     switch (kind_) {
       case CallKind::broadcast:
-        if (me_ != root) get(0, input(root, block), block);
+        if (me_ != root) get(0, half(root, block), block);
         return;
       case CallKind::scatter:
         if (me_ == root) return copy_own(lane(me_), 0, block);
-        return get(0, input(root, block) + lane_offset(me_), block);
+        return get(0, given(root, me_, block), block);
       case CallKind::gather:
         if (me_ != root) return;
         [[fallthrough]];
@@ -78,7 +75,7 @@ class CallEngine::Staging {
           if (rank == me_) {
             copy_own(kind_ == CallKind::all_to_all ? lane(me_) : Slice{0, length_}, to, block);
           } else {
-            get(to, input(rank, block) + (kind_ == CallKind::all_to_all ? lane_offset(me_) : 0), block);
+            get(to, kind_ == CallKind::all_to_all ? given(rank, me_, block) : half(rank, block), block);
           }
         }
     }
@@ -113,17 +110,17 @@ class CallEngine::Staging {
     if (is_reduction()) return chunk(length_, size_, rank.value);
     return {static_cast<std::size_t>(rank.value) * length_, length_};
   }
-  std::size_t lane_offset(Rank rank) const {
-    return static_cast<std::size_t>(rank.value) * align_down(input_bytes_ / static_cast<std::size_t>(size_));
-  }
 
   Slice within(Slice whole, std::size_t block) const {
     const std::size_t first = std::min(block * block_, whole.count);
     return {whole.first + first, std::min(block_, whole.count - first)};
   }
 
-  std::byte* input(Rank rank, std::size_t block) const { return half(rank, block); }
-  std::byte* result(Rank rank, std::size_t block) const { return half(rank, block) + input_bytes_; }
+  // What a rank gives to another, and in its own place among those, its result.
+  std::byte* given(Rank from, Rank to, std::size_t block) const {
+    return half(from, block) + static_cast<std::size_t>(to.value) * lane_bytes_;
+  }
+  std::byte* result(Rank rank, std::size_t block) const { return given(rank, rank, block); }
   std::byte* half(Rank rank, std::size_t block) const {
     const std::span<std::byte> window = engine_.board_->window(rank);
     return window.data() + ((engine_.staged_blocks_ + block) & 1) * (window.size() / 2);
@@ -155,8 +152,7 @@ class CallEngine::Staging {
     engine_.sources_.clear();
     engine_.destinations_.clear();
     for (Rank rank : all_ranks(size_)) {
-      engine_.sources_.push_back(rank == me_ ? call_.source.data() + slice.first * width_
-                                             : input(rank, block) + lane_offset(me_));
+      engine_.sources_.push_back(rank == me_ ? call_.source.data() + slice.first * width_ : given(rank, me_, block));
     }
     const bool wanted_here = kind_ != CallKind::reduce || me_ == root;
     // A reduce-scatter's destination holds this rank's chunk alone.
@@ -174,10 +170,9 @@ class CallEngine::Staging {
   const Rank me_;
   const std::size_t width_;
   const std::size_t length_;
-  std::size_t input_bytes_ = 0;
-  std::size_t result_bytes_ = 0;
-  std::size_t block_ = 0;   // elements of a lane
-  std::size_t blocks_ = 0;  // the same on all ranks that bring the same
+  std::size_t lane_bytes_ = 0;  // of a window, for what is given to one rank
+  std::size_t block_ = 0;       // elements of a lane
+  std::size_t blocks_ = 0;      // the same on all ranks that bring the same
   bool is_past_caches_ = false;
 };
 

@@ -21,13 +21,17 @@ CoreSet usable_cores() {
   return cores;
 }
 
-Patience Patience::for_ranks(int ranks, const CoreSet& cores) {
-  int count = 0;
-  for (std::uint64_t word : cores) count += std::popcount(word);
+int count(const CoreSet& cores) {
+  int sum = 0;
+  for (std::uint64_t word : cores) sum += std::popcount(word);
+  return sum;
+}
+
+Patience Patience::for_ranks(int ranks, int cores) {
   // With a core for everybody a peer is a cache miss away, and spinning is soonest. After that it yields for some two
   // milliseconds before it sleeps: two ranks that the system put on one core stay there as long as they take turns to
   // sleep, and are spread over the cores when both stay runnable.
-  if (ranks <= count) return {.spins = 100, .yields = 8000};
+  if (ranks <= cores) return {.spins = 100, .yields = 8000};
   // Otherwise spinning keeps the very peer off the core that one waits for.
   return {.spins = 0, .yields = 500};
 }

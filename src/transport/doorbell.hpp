@@ -21,14 +21,15 @@ using CoreSet = std::array<std::uint64_t, 16>;
 
 // Those that this process may use.
 CoreSet usable_cores();
+int count(const CoreSet& cores);
 
 // How long to wait awake.
 struct Patience {
   int spins = 0;
   int yields = 0;
 
-  // For `ranks` that share these cores.
-  static Patience for_ranks(int ranks, const CoreSet& cores = usable_cores());
+  // For `ranks` that share so many cores.
+  static Patience for_ranks(int ranks, int cores);
 };
 
 void relax_cpu() noexcept;

@@ -70,7 +70,7 @@ Mesh::~Mesh() {
   peers_.clear();
 }
 
-void Mesh::share_memory(Segment segment, const std::vector<int>& members, const CoreSet& cores) {
+void Mesh::share_memory(Segment segment, const std::vector<int>& members, int cores) {
   std::unique_lock lock(mutex_);
   segment.forget_file();
   const std::size_t count = members.size();
@@ -88,6 +88,7 @@ void Mesh::share_memory(Segment segment, const std::vector<int>& members, const 
   }
   Doorbell* old = bell_.exchange(bell_of(mine));
   patience_ = Patience::for_ranks(static_cast<int>(count), cores);
+  has_a_core_for_each_ = static_cast<int>(count) <= cores;
   segment_ = std::move(segment);
   old->ring();  // the mesh's own thread, if it sleeps there, comes over
 }

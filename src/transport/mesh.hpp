@@ -95,9 +95,9 @@ class Mesh {
   int size() const { return static_cast<int>(peers_.size()); }
   std::mutex& mutex() { return mutex_; }
 
-  // From now on messages to these peers go through `segment`, in which everybody of `members` has its place. `cores`
-  // are those that one or the other of them may use.
-  void share_memory(Segment segment, const std::vector<int>& members, const CoreSet& cores);
+  // From now on messages to these peers go through `segment`, in which everybody of `members` has its place. They share
+  // so many cores.
+  void share_memory(Segment segment, const std::vector<int>& members, int cores);
   static std::size_t segment_bytes(std::size_t members);
   Locality locality(int peer) const {
     return peer == rank_ ? Locality::same_address_space : peers_[static_cast<std::size_t>(peer)].locality;
@@ -105,6 +105,8 @@ class Mesh {
   bool shares_memory_with(int peer) const {
     return peer == rank_ || peers_[static_cast<std::size_t>(peer)].memory.load() != nullptr;
   }
+  // Everybody who shares memory, that is.
+  bool has_a_core_for_each() const { return has_a_core_for_each_; }
   void ring(int peer) noexcept;
   void ring_own_threads() noexcept { bell_.load()->ring(); }
 
@@ -219,6 +221,7 @@ class Mesh {
   Doorbell own_bell_;
   std::atomic<Doorbell*> bell_{&own_bell_};
   Patience patience_{.spins = 0, .yields = 50};
+  bool has_a_core_for_each_ = false;
 
   std::atomic<int> waiting_{0};
   std::atomic<std::uint64_t> waits_{0};

@@ -131,7 +131,7 @@ void find_neighbours(World& world, bool shared_memory, Deadline deadline) {
     members.push_back(world.process(member));
     for (std::size_t i = 0; i < all_cores.size(); ++i) all_cores[i] |= cores[static_cast<std::size_t>(member.value)][i];
   }
-  world.mesh().share_memory(std::move(*shared.segment), members, all_cores);
+  world.mesh().share_memory(std::move(*shared.segment), members, count(all_cores));
 }
 
 class Endpoint final : public Transport {
@@ -208,10 +208,11 @@ class Endpoint final : public Transport {
 
 namespace {
 
-// Ranks meet once for what a window holds for each of them, so more ranks have larger ones, within reason.
-std::size_t window_bytes(std::size_t ranks) {
-  constexpr std::size_t kForEach = 512 * 1024;
-  return std::clamp(ranks * kForEach, 2 * kForEach, 8 * kForEach);
+// Ranks meet once for what a window holds for each of them. That is best a part of what a core's cache holds; but where
+// ranks take turns on the cores, the less often they do, the better.
+std::size_t window_bytes(const Mesh& mesh, std::size_t ranks) {
+  constexpr std::size_t kKiB = 1024;
+  return std::min(ranks * (mesh.has_a_core_for_each() ? 256 : 1024) * kKiB, 4096 * kKiB);
 }
 // With more of them, what a window has for each would be a few cache lines.
 constexpr std::size_t kMostSeats = 1024;
@@ -224,8 +225,8 @@ void World::set_up_board(Deadline deadline) {
   if (!possible || members_.size() > kMostSeats) return;
   const RankRange everybody = all_ranks(size());
   const std::vector<Rank> group(everybody.begin(), everybody.end());
-  Shared shared =
-      share_segment(*this, group, group.size() * (sizeof(Seat) + kSlotsBytes + window_bytes(group.size())), deadline);
+  Shared shared = share_segment(
+      *this, group, group.size() * (sizeof(Seat) + kSlotsBytes + window_bytes(*mesh_, group.size())), deadline);
   if (shared.segment && shared.members.size() == group.size()) board_memory_ = std::move(shared.segment);
 }
 
@@ -241,7 +242,7 @@ std::byte* World::slot(Rank rank, std::uint64_t parity) {
 
 std::span<std::byte> World::window(Rank rank) {
   const auto place = static_cast<std::size_t>(rank.value);
-  const std::size_t bytes = window_bytes(members_.size());
+  const std::size_t bytes = window_bytes(*mesh_, members_.size());
   return {board_memory_->data() + members_.size() * (sizeof(Seat) + kSlotsBytes) + place * bytes, bytes};
 }
 
