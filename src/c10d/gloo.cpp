@@ -60,10 +60,8 @@ class TcpStore final : public Store {
     try {
       return call();
     } catch (const std::exception& error) {
-      throw PeerError({FailureKind::lost,
-                       {Rank{0}},
-                       fmt::format("the store at {}:{}, where the ranks meet, does not answer: {}", place_.host,
-                                   place_.port, first_line(error.what()))});
+      throw PeerError(
+          failure_at(place_, FailureKind::lost, fmt::format("does not answer: {}", first_line(error.what()))));
     }
   }
 
@@ -245,9 +243,8 @@ std::shared_ptr<Store> connect_store(const StorePlace& place, Deadline deadline)
     auto store = c10::make_intrusive<::c10d::TCPStore>(place.host, options);
     return std::make_shared<TcpStore>(place, c10::make_intrusive<::c10d::PrefixStore>(place.prefix + "/tutti", store));
   } catch (const std::exception& error) {
-    throw PeerError({FailureKind::late,
-                     {Rank{0}},
-                     fmt::format("nobody answers at {}:{}, where the ranks are to meet", place.host, place.port)});
+    throw PeerError(
+        failure_at(place, FailureKind::late, fmt::format("cannot be reached: {}", first_line(error.what()))));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <tutti/transport/engine_calls.hpp>
 #include <tutti/transport/link.hpp>
 
+#include "store_place.hpp"
+
 namespace tutti::c10d {
 
 // Where ranks leave word for each other until they are connected. A client of c10d's TCPStore.
@@ -24,12 +26,6 @@ class Store {
   virtual bool has(const std::string& key) = 0;
   // Of a key that there is.
   virtual std::string get(const std::string& key) = 0;
-};
-
-struct StorePlace {
-  std::string host;
-  int port = 0;
-  std::string prefix;
 };
 
 // PeerError late where nobody serves it by then.

@@ -8,47 +8,32 @@
 #include <random>
 #include <thread>
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <tutti/base/error.hpp>
 #include <tutti/transport/store_server.hpp>
 
 #include "aside.hpp"
 #include "gloo.hpp"
+#include "store_place.hpp"
 
 namespace tutti::c10d {
 namespace {
 
 using namespace std::chrono_literals;
 
-// After how long it says for whom it waits.
-constexpr Duration kPatience = 10s;
-
-// The address of this host that packets to `host` leave from. Asking sends nothing.
-std::string own_address_towards(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
-  std::string address;
-  for (const addrinfo* candidate = found; candidate != nullptr && address.empty(); candidate = candidate->ai_next) {
-    const int descriptor = ::socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) continue;
-    sockaddr_storage own{};
-    socklen_t length = sizeof own;
-    char text[INET6_ADDRSTRLEN] = {};
-    if (::connect(descriptor, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
-        ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0)
-      address = text;
-    ::close(descriptor);
+// When to say what one waits for: after ten seconds, and then ever less often.
+class Reminder {
+ public:
+  bool is_due() {
+    if (Deadline::Clock::now() - begin_ < next_) return false;
+    next_ *= 6;
+    return true;
   }
-  ::freeaddrinfo(found);
-  return address;
-}
+
+ private:
+  const Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  Duration next_ = 10s;
+};
 
 // A write to a process that died must be an error for whoever wrote, as everywhere else in this program, and not the
 // end of it. Gloo leaves that to its users; whoever has a handler of their own keeps it.
@@ -72,6 +57,22 @@ Time count_times(Store& store, Rank rank) {
   return time;
 }
 
+// Waits until somebody serves it. libtorch would try as well, and tell of every attempt.
+void wait_for_store(const StorePlace& place, Rank rank, Deadline deadline) {
+  Reminder reminder;
+  for (Duration pause = 1ms;; pause = std::min<Duration>(2 * pause, 100ms)) {
+    const std::optional<std::string> problem = try_to_connect(place, deadline);
+    if (!problem) return;
+    if (reminder.is_due()) {
+      fmt::print(stderr, "tutti: {} still waits for the store at {}:{} ({})\n", to_string(rank), place.host, place.port,
+                 *problem);
+    }
+    if (deadline.passed())
+      throw PeerError(failure_at(place, FailureKind::late, fmt::format("cannot be reached: {}", *problem)));
+    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+  }
+}
+
 // Everybody says that it is there, and how many it takes them to be; waits until all are.
 void meet(Store& store, const Time& time, Rank rank, int size, Deadline deadline) {
   const auto key = [&](Rank other) { return fmt::format("{}/here/{}", time.number, other.value); };
@@ -89,15 +90,12 @@ void meet(Store& store, const Time& time, Rank rank, int size, Deadline deadline
     }
     return true;
   };
-  const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  Duration said = kPatience;
+  Reminder reminder;
   for (Duration pause = 1ms;; pause = std::min<Duration>(2 * pause, 100ms)) {
     std::erase_if(missing, has_come);
     if (missing.empty()) return;
-    if (Deadline::Clock::now() - begin > said) {
+    if (reminder.is_due())
       fmt::print(stderr, "tutti: {} still waits for {}{}\n", to_string(rank), to_string(missing), hint);
-      said *= 6;
-    }
     if (deadline.passed()) {
       throw PeerError({FailureKind::late, missing,
                        fmt::format("{} did not come to the meeting place in time{}", to_string(missing), hint)});
@@ -115,19 +113,25 @@ struct Connected {
 // All that is done with libtorch, whose store knows no deadline.
 class Meeting {
  public:
-  Meeting(ProcessPlace place, std::string interface, Deadline deadline)
-      : place_(std::move(place)), interface_(std::move(interface)), deadline_(deadline) {}
+  Meeting(const ProcessPlace& place, std::string interface, Deadline deadline)
+      : store_place_{.host = place.store_host,
+                     .port = place.store_port,
+                     .prefix = place.store_prefix,
+                     .is_served_by_rank_0 = !place.store_is_served},
+        rank_(place.rank),
+        size_(place.size),
+        interface_(std::move(interface)),
+        deadline_(deadline) {}
 
   Connected hold() {
-    const std::shared_ptr<Store> store =
-        connect_store({place_.store_host, place_.store_port, place_.store_prefix}, deadline_);
-    const Time time = count_times(*store, place_.rank);
+    wait_for_store(store_place_, rank_, deadline_);
+    const std::shared_ptr<Store> store = connect_store(store_place_, deadline_);
+    const Time time = count_times(*store, rank_);
     const std::string prefix = std::to_string(time.number);
-    meet(*store, time, place_.rank, place_.size, deadline_);
+    meet(*store, time, rank_, size_, deadline_);
     have_met_.store(true);
-    if (interface_.empty()) interface_ = own_address_towards(place_.store_host, place_.store_port);
-    const GlooOptions gloo{
-        .store = store, .prefix = prefix, .interface = interface_, .rank = place_.rank, .size = place_.size};
+    if (interface_.empty()) interface_ = own_address_towards(store_place_);
+    const GlooOptions gloo{.store = store, .prefix = prefix, .interface = interface_, .rank = rank_, .size = size_};
     return {.links = connect_gloo(
                 gloo, [given_up = given_up_] { return given_up->load(); }, deadline_),
             .engine = gloo_calls(gloo)};
@@ -139,17 +143,16 @@ class Meeting {
   Failure give_up() {
     given_up_->store(true);
     if (have_met()) {
-      return {FailureKind::late, all_ranks_but(place_.rank, place_.size),
+      return {FailureKind::late, all_ranks_but(rank_, size_),
               "the ranks have met, but could not all connect: one may have died just then"};
     }
-    return {
-        FailureKind::late,
-        {Rank{0}},
-        fmt::format("the store at {}:{}, where the ranks meet, does not answer", place_.store_host, place_.store_port)};
+    return failure_at(store_place_, FailureKind::late, "does not answer");
   }
 
  private:
-  const ProcessPlace place_;
+  const StorePlace store_place_;
+  const Rank rank_;
+  const int size_;
   std::string interface_;
   const Deadline deadline_;
   std::atomic<bool> have_met_{false};

@@ -187,6 +187,9 @@ class RunningJob {
     if (failed && !first_failed_ && !interrupted_ && output_.problem().empty()) {
       first_failed_ = failed;
       when_failed_ = Deadline::Clock::now();
+      for (std::size_t i = 0; i < members_.size(); ++i) {
+        if (members_[i].child.stopped()) stopped_.push_back(Rank{static_cast<int>(i)});
+      }
       begin_ending(Step::grace);
     }
     if (any_ended && bury_next_.passed()) {
@@ -319,8 +322,13 @@ class RunningJob {
   // Empty where all went well.
   std::string describe_end() const {
     if (first_failed_) {
-      return fmt::format("{} {} after {:.1f} s{}", to_string(Rank{static_cast<int>(*first_failed_)}),
-                         members_[*first_failed_].child.problem(), seconds_until(when_failed_), describe_others());
+      // Likely the cause, though not the first to fail.
+      const std::string stopped = stopped_.empty() ? ""
+                                                   : fmt::format(", while {} {} stopped", to_string(stopped_),
+                                                                 stopped_.size() == 1 ? "was" : "were");
+      return fmt::format("{} {} after {:.1f} s{}{}", to_string(Rank{static_cast<int>(*first_failed_)}),
+                         members_[*first_failed_].child.problem(), seconds_until(when_failed_), stopped,
+                         describe_others());
     }
     if (!output_.problem().empty() && !interrupted_)
       return fmt::format("standard output could not be written ({}); the ranks were ended", output_.problem());
@@ -370,6 +378,7 @@ class RunningJob {
   Deadline::Clock::time_point begin_ = Deadline::Clock::now();
   std::optional<std::size_t> first_failed_;
   Deadline::Clock::time_point when_failed_;
+  std::vector<Rank> stopped_;  // at that time
   std::optional<int> interrupted_;
   Deadline::Clock::time_point when_interrupted_;
   Step step_ = Step::none;

@@ -74,6 +74,15 @@ double parse_seconds(std::string_view option, std::string_view text, double leas
   return seconds;
 }
 
+// What other launchers call it.
+void refuse_names_of_others(Arguments options) {
+  for (const std::string_view name : {"-np", "--np", "--nproc_per_node", "--nproc-per-node", "--ntasks"}) {
+    const bool is_there = std::ranges::any_of(
+        options, [&](const std::string& option) { return option.substr(0, option.find('=')) == name; });
+    if (is_there) throw UsageError(fmt::format("there is no option {}; did you mean --processes?", name));
+  }
+}
+
 // False where help was asked for, and printed.
 bool parse_request(Arguments arguments, Request& request) {
   std::string processes;
@@ -81,7 +90,7 @@ bool parse_request(Arguments arguments, Request& request) {
   std::string grace = "5";
   CLI::App app("Starts the ranks of a job as processes of this host, and ends them together.", "tutti launch");
   app.footer(std::string(kMoreHelp));
-  app.add_option("--processes", processes, "how many ranks to start");
+  app.add_option("-n,--processes", processes, "how many ranks to start");
   app.add_option("--address", request.address, "where the store that the ranks meet at listens")->capture_default_str();
   app.add_option("--port", port, "its port; 0: any that is free")->capture_default_str();
   app.add_option("--interface", request.interface, "the network interface, or its address, that ranks talk on");
@@ -95,6 +104,7 @@ bool parse_request(Arguments arguments, Request& request) {
   // Help may be asked for without it.
   const bool asks_for_help =
       std::ranges::find(options, "--help") != options.end() || std::ranges::find(options, "-h") != options.end();
+  refuse_names_of_others(options);
   if (asks_for_help || dashes != arguments.end()) {
     if (!parse_arguments(app, options)) return false;
   }

@@ -239,6 +239,12 @@ bool Child::running() {
   return false;
 }
 
+bool Child::stopped() const {
+  if (pid_ < 0 || ended_) return false;
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
 void Child::signal(int number) {
   if (pid_ > 0 && !ended_) ::kill(pid_, number);
 }

@@ -81,6 +81,8 @@ class Child {
   ~Child();
 
   bool running();
+  // Stopped, as by SIGSTOP, and not continued since.
+  bool stopped() const;
   // How it ended, once it did: empty where it ended well, otherwise "ended with exit code 3".
   const std::string& problem() const { return problem_; }
   // As a shell tells it: the exit code, or 128 and the signal that ended it.

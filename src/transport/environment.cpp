@@ -105,10 +105,14 @@ std::string list(const std::vector<std::string>& names) {
 void refuse_missing(const Environment& environment, const std::string& launcher,
                     const std::vector<const char*>& names) {
   std::vector<std::string> missing;
+  bool any_missing = false;
   for (const char* name : names) {
-    if (!environment.has(name)) missing.emplace_back(name);
+    const std::optional<std::string> value = environment.text(name);
+    any_missing = any_missing || !value;
+    // Where nothing else is wrong, its reader says what it expected.
+    if (!value || value->empty()) missing.push_back(std::string(name) + (value ? " (set, but empty)" : ""));
   }
-  if (missing.empty()) return;
+  if (!any_missing) return;
   throw UsageError(fmt::format("the environment is {}'s, but {} {} missing{}", launcher, list(missing),
                                missing.size() == 1 ? "is" : "are",
                                missing.back() == kStore ? " (the host and port of rank 0, as in node1:29500)" : ""));

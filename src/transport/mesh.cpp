@@ -1,6 +1,7 @@
 #include "mesh.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -66,8 +67,22 @@ Mesh::~Mesh() {
   stopped_.notify_all();
   bell_.load()->ring();
   housekeeper_.join();
+  close_wires();
   // Before the memory with the doorbells goes, that links ring.
   peers_.clear();
+}
+
+// All at once: each may wait until its engine looks up.
+void Mesh::close_wires() {
+  std::vector<std::jthread> closing;
+  for (Peer& peer : peers_) {
+    if (!peer.wire) continue;
+    try {
+      closing.emplace_back([&peer] { peer.wire->close(); });
+    } catch (const std::system_error&) {  // no more threads
+      peer.wire->close();
+    }
+  }
 }
 
 void Mesh::share_memory(Segment segment, const std::vector<int>& members, int cores) {

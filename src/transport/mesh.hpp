@@ -196,6 +196,7 @@ class Mesh {
   }
   void lose(int rank, const std::string& why, bool clean);
   static void part_with(Peer& peer);
+  void close_wires();
   void keep_house();
   bool piece_waits();
   void beat();

@@ -59,3 +59,14 @@ for rank in 0 1; do
   ends $rank with 1
   says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, does not answer" || fail "rank $rank does not name the store"
 done
+
+# Nobody serves it, or the rank does not come that is to; libtorch's own words stay out of it.
+start 1 -- "$worker" work 1 "$scratch/end"
+start 2 TORCHELASTIC_USE_AGENT_STORE=False -- "$worker" work 1 "$scratch/end"
+for rank in 1 2; do
+  ends $rank with 1
+  says $rank "^heard: the store at 127.0.0.1:$port, where the ranks meet, cannot be reached: Connection refused" ||
+    fail "rank $rank does not name the store"
+  says $rank "socket.cpp" && fail "rank $rank says what libtorch tried"
+done
+says 2 "rank 0, which serves it, may not have come, or have ended" || fail "rank 2 does not say who serves the store"

@@ -156,6 +156,14 @@ TEST(DiscoverPlace, TorchrunsWinOverMpirunsAndTheseOverSruns) {
       ThrowsMessage<UsageError>(HasSubstr("torchrun's, but WORLD_SIZE, MASTER_ADDR and MASTER_PORT are")));
 }
 
+TEST(DiscoverPlace, NamesWhatIsEmptyAmongWhatIsMissing) {
+  EXPECT_THAT(
+      [] {
+        discover({{"RANK", ""}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}});
+      },
+      ThrowsMessage<UsageError>(HasSubstr("torchrun's, but RANK (set, but empty) and MASTER_ADDR are missing")));
+}
+
 TEST(DiscoverPlace, ABatchScriptIsNoRank) {
   Variables variables = kSlurm;
   variables.erase("SLURM_STEP_ID");

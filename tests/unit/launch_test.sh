@@ -74,6 +74,7 @@ expect_misuse "write '--' before" --processes 2 ./touches
 expect_misuse "write '--' before"
 expect_misuse "nothing to run after '--'" --processes 2 --
 expect_misuse "say how many" -- ./touches
+expect_misuse "there is no option -np; did you mean --processes?" -np 2 -- ./touches
 expect_misuse "--processes: expected a whole number from 1 to 1024, found '0'" --processes 0 -- ./touches
 expect_misuse "found 'abc'" --processes abc -- ./touches
 expect_misuse "found '-1'" --processes=-1 -- ./touches
@@ -188,6 +189,17 @@ expect 4 "rank 0 ended with exit code 4" "${launch[@]}" --processes 1 -- sh -c '
 expect 137 "rank 2 was ended by signal 9 (Killed) after 0." "${launch[@]}" --processes 3 --grace 0.2 -- sh -c '[ $RANK != 2 ] || kill -9 $$; exec sleep 100'
 # shellcheck disable=SC2016
 expect 137 "; the others were ended" "${launch[@]}" --processes 3 --grace 0.2 -- sh -c '[ $RANK != 2 ] || kill -9 $$; exec sleep 100'
+script stops_itself <<'END'
+if [ "$RANK" = 1 ]; then
+  echo $$ >stops
+  kill -STOP $$
+fi
+until [ -s stops ] && grep -q ') T' "/proc/$(cat stops)/stat"; do :; done
+exit 3
+END
+expect 3 "ended with exit code 3 after" "${launch[@]}" -n 2 --grace 0.2 -- ./stops_itself
+rm -f stops
+expect 3 ", while rank 1 was stopped; rank 1 was ended" "${launch[@]}" --processes 2 --grace 0.2 -- ./stops_itself
 # shellcheck disable=SC2016
 expect 2 "rank 0 ended with exit code 2 after" "${launch[@]}" --processes 2 --grace 0 -- sh -c '[ $RANK = 1 ] || exit 2; exec sleep 100'
 # One is killed, and another fails because of it, in time to say so; the third ended well.
