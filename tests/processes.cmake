@@ -1,7 +1,7 @@
 # Suites that also run over processes, each rank one that runs the whole program: under every launcher, through shared
 # memory and over sockets.
-tutti_program(c10d_contract SOURCES contract/c10d_contract.cpp ${transport_contract} LINKS tutti_process_worlds)
-tutti_program(c10d_collectives SOURCES property/collectives_test.cpp property/c10d_collectives.cpp LINKS tutti_process_worlds)
+tutti_program(c10d_contract SUITE transport_contract SOURCES contract/c10d_contract.cpp LINKS tutti_process_worlds)
+tutti_program(c10d_collectives SUITE collectives SOURCES property/c10d_collectives.cpp LINKS tutti_process_worlds)
 
 function(tutti_process_test program launcher processes shared_memory)
   set(way sockets)
