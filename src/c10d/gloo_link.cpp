@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include <sys/mman.h>
 #include <tutti/base/assert.hpp>
 
 namespace tutti::c10d {
@@ -40,12 +41,15 @@ GlooLink::~GlooLink() {
   }
 }
 
-// Memory that the system provides when it is touched: most of it never is.
+// Memory that the system provides when it is touched, as most of it never is; and empty: what an earlier link left
+// behind would be taken for frames that had come.
 GlooLink::Places GlooLink::make_places() {
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kBodyAlignment, kPlaces * kPlaceBytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  return Places(memory);
+  void* memory = ::mmap(nullptr, kPlaces * kPlaceBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return Places(static_cast<std::byte*>(memory));
 }
+
+void GlooLink::Unmap::operator()(std::byte* memory) const { ::munmap(memory, kPlaces * kPlaceBytes); }
 
 void GlooLink::start(std::function<void()> ring) {
   inbox_->ring = std::move(ring);
@@ -130,7 +134,8 @@ std::uint64_t GlooLink::returned() {
   return is_closed_ ? lent_ : returned_;
 }
 
-// Where there is no room to say so, so much is on its way that the peer tells how far it is anyway.
+// Where there is no room to say so, so much is on its way that the peer tells how far it is anyway, at the latest with
+// its next heartbeat.
 void GlooLink::want_back() {
   if (written_ - acknowledged_ < kPlaces - 1) send_frame({.wanted_back = true}, {}, {});
 }

@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -77,10 +76,10 @@ class GlooLink final : public Link {
   static constexpr int kNothing = 3;
   static constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
 
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
+  struct Unmap {
+    void operator()(std::byte* memory) const;
   };
-  using Places = std::unique_ptr<std::byte, Free>;
+  using Places = std::unique_ptr<std::byte, Unmap>;
 
   // What a thread of the link waits on. Gloo cannot call that thread off where the peer died before there was a buffer,
   // so it may be left behind, with this.

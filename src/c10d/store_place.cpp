@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <system_error>
 
@@ -37,13 +36,16 @@ std::optional<std::string> for_each_address(const StorePlace& place, int type,
   return std::nullopt;
 }
 
-// 0, or what errno would be.
+// 0, or what errno would be. One of several addresses may lead nowhere, so none gets all the time there is.
 int connect_by(int descriptor, const addrinfo& address, Deadline deadline) {
+  constexpr std::chrono::milliseconds kLongest{3000};
   if (::connect(descriptor, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd event{descriptor, POLLOUT, 0};
-  const auto patience = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-  if (::poll(&event, 1, static_cast<int>(std::min<std::int64_t>(patience.count(), 60'000))) <= 0) return ETIMEDOUT;
+  const auto patience = std::min(kLongest, std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
+  const int events = ::poll(&event, 1, static_cast<int>(patience.count()));
+  if (events < 0) return errno;
+  if (events == 0) return ETIMEDOUT;
   int problem = 0;
   socklen_t length = sizeof problem;
   ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &problem, &length);

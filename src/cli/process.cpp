@@ -120,7 +120,7 @@ std::vector<int> Signals::taken() {
   while (::read(descriptor_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     if (info.ssi_signo != SIGCHLD) {
       numbers.push_back(static_cast<int>(info.ssi_signo));
-    } else if (!first_ended_) {
+    } else if (!first_ended_ && info.ssi_code != CLD_STOPPED && info.ssi_code != CLD_CONTINUED) {
       // While it waits to be taken, the system drops those of later children.
       first_ended_ = static_cast<pid_t>(info.ssi_pid);
     }

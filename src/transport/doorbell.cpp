@@ -21,7 +21,7 @@ CoreSet usable_cores() {
   return cores;
 }
 
-int count(const CoreSet& cores) {
+int count_cores(const CoreSet& cores) {
   int sum = 0;
   for (std::uint64_t word : cores) sum += std::popcount(word);
   return sum;

@@ -21,7 +21,7 @@ using CoreSet = std::array<std::uint64_t, 16>;
 
 // Those that this process may use.
 CoreSet usable_cores();
-int count(const CoreSet& cores);
+int count_cores(const CoreSet& cores);
 
 // How long to wait awake.
 struct Patience {

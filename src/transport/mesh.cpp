@@ -439,7 +439,8 @@ void Mesh::beat() {
     if (!peer.wire || peer.gone || peer.said_goodbye) continue;
     post(i, {.kind = FrameKind::heartbeat});
     if (now - peer.heard > heartbeat_) {
-      lose(i, fmt::format("was not heard of for {}: it was stopped, or cut off", to_string(heartbeat_)), false);
+      lose(i, fmt::format("was not heard of for {}: it was stopped, or cut off", to_string(heartbeat_)),
+           /*clean=*/false);
       bell_.load()->ring();
     }
   }

@@ -131,7 +131,7 @@ void find_neighbours(World& world, bool shared_memory, Deadline deadline) {
     members.push_back(world.process(member));
     for (std::size_t i = 0; i < all_cores.size(); ++i) all_cores[i] |= cores[static_cast<std::size_t>(member.value)][i];
   }
-  world.mesh().share_memory(std::move(*shared.segment), members, count(all_cores));
+  world.mesh().share_memory(std::move(*shared.segment), members, count_cores(all_cores));
 }
 
 class Endpoint final : public Transport {
@@ -225,8 +225,8 @@ void World::set_up_board(Deadline deadline) {
   if (!possible || members_.size() > kMostSeats) return;
   const RankRange everybody = all_ranks(size());
   const std::vector<Rank> group(everybody.begin(), everybody.end());
-  Shared shared = share_segment(
-      *this, group, group.size() * (sizeof(Seat) + kSlotsBytes + window_bytes(*mesh_, group.size())), deadline);
+  window_bytes_ = window_bytes(*mesh_, group.size());
+  Shared shared = share_segment(*this, group, group.size() * (sizeof(Seat) + kSlotsBytes + window_bytes_), deadline);
   if (shared.segment && shared.members.size() == group.size()) board_memory_ = std::move(shared.segment);
 }
 
@@ -242,8 +242,8 @@ std::byte* World::slot(Rank rank, std::uint64_t parity) {
 
 std::span<std::byte> World::window(Rank rank) {
   const auto place = static_cast<std::size_t>(rank.value);
-  const std::size_t bytes = window_bytes(*mesh_, members_.size());
-  return {board_memory_->data() + members_.size() * (sizeof(Seat) + kSlotsBytes) + place * bytes, bytes};
+  return {board_memory_->data() + members_.size() * (sizeof(Seat) + kSlotsBytes) + place * window_bytes_,
+          window_bytes_};
 }
 
 }  // namespace processes

@@ -152,6 +152,7 @@ class World {
   std::map<std::vector<Rank>, std::uint64_t> told_;  // how many rounds of a list this rank has been through
 
   std::optional<Segment> board_memory_;
+  std::size_t window_bytes_ = 0;  // of each rank, there
 };
 
 }  // namespace tutti::processes

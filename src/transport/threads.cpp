@@ -193,8 +193,8 @@ class Endpoint final : public Transport {
 
 std::vector<std::unique_ptr<Transport>> make_threads_world(int ranks, const ThreadsOptions& options) {
   if (ranks < 1) throw UsageError(fmt::format("a world needs at least 1 rank, found {}", ranks));
-  const auto world =
-      std::make_shared<threads::World>(ranks, options.shared_memory, Patience::for_ranks(ranks, count(usable_cores())));
+  const auto world = std::make_shared<threads::World>(ranks, options.shared_memory,
+                                                      Patience::for_ranks(ranks, count_cores(usable_cores())));
   std::vector<std::unique_ptr<Transport>> endpoints;
   for (Rank rank : all_ranks(ranks)) endpoints.push_back(std::make_unique<threads::Endpoint>(world, rank));
   return endpoints;

@@ -1,4 +1,7 @@
 // What the scripts of the transport's contract are made of.
+//
+//   const SendTicket ticket = transport.start_send(next_of(transport), Tag{1}, pattern(kLongBytes, 3));
+//   EXPECT_TRUE(same(receive_all(transport, previous_of(transport), Tag{1}), pattern(kLongBytes, 3)));
 #pragma once
 
 #include <algorithm>
@@ -25,12 +28,13 @@ inline Rank previous_of(const Transport& transport) {
   return Rank{(transport.rank().value + transport.size() - 1) % transport.size()};
 }
 
-// Made and compared by copies and comparisons of whole ranges, which are fast under every sanitizer.
+// Made and compared by copies and comparisons of whole ranges, which are fast under every sanitizer. It repeats at no
+// length that anything is cut into.
 inline std::vector<std::byte> pattern(std::size_t bytes, int seed) {
-  constexpr std::size_t kPeriod = 256;
+  constexpr std::size_t kPeriod = 8191;
   std::vector<std::byte> data(bytes);
   for (std::size_t i = 0; i < std::min(bytes, kPeriod); ++i) {
-    data[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(seed) * 7);
+    data[i] = static_cast<std::byte>(i * 31 + i / 256 * 17 + static_cast<std::size_t>(seed) * 7);
   }
   for (std::size_t done = kPeriod; done < bytes; done *= 2) {
     std::memcpy(data.data() + done, data.data(), std::min(done, bytes - done));

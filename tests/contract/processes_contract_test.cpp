@@ -7,7 +7,7 @@ namespace tutti::testing {
 namespace {
 
 Backend backend(const std::string& name, const MeshWorld& world) {
-  return {name, [world](int ranks, const auto& script) {
+  return {name, Locality::same_host, [world](int ranks, const auto& script) {
             MeshWorld with_ranks = world;
             with_ranks.ranks = ranks;
             run_mesh_world(with_ranks, [&](const std::unique_ptr<Transport>& transport) { script(*transport); });

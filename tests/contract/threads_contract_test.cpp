@@ -26,8 +26,9 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& parameter) { return
 
 INSTANTIATE_TEST_SUITE_P(
     Threads, TransportContract,
-    ::testing::Values(Backend{"SharedMemory", [](int ranks, const auto& script) { run_threads(ranks, true, script); }},
-                      Backend{"MessagesOnly",
+    ::testing::Values(Backend{"SharedMemory", Locality::same_address_space,
+                              [](int ranks, const auto& script) { run_threads(ranks, true, script); }},
+                      Backend{"MessagesOnly", Locality::same_host,
                               [](int ranks, const auto& script) { run_threads(ranks, false, script); }}),
     name_of);
 

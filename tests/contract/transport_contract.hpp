@@ -15,6 +15,7 @@ namespace tutti::testing {
 
 struct Backend {
   std::string name;
+  Locality locality;  // of the other ranks
   // Runs the script on that many ranks and comes back when all have ended.
   std::function<void(int ranks, const std::function<void(Transport&)>& script)> run;
 

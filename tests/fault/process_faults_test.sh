@@ -10,20 +10,19 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-# Long enough that a busy machine is not taken for a stopped process.
-export TUTTI_HEARTBEAT=3
-
 for ((run = 1; run <= runs; run++)); do
   processes=$((2 + RANDOM % 4)) victim=$((RANDOM % processes)) draw=$RANDOM
   options=()
   ((RANDOM % 2)) && options+=(--no-shared-memory)
-  how=kill expected=137
-  # Noticing one that is stopped takes as long as its heartbeat, so there are fewer of them.
-  ((run % 4 == 0)) && how=stop expected=1
-  timeout 120 "$tutti" launch --processes "$processes" --grace 3 "${options[@]}" -- \
+  # Who is killed is noticed at once: no heartbeat comes into it within the grace that the others have.
+  how=kill expected=137 heartbeat=100 grace=10 why="has died"
+  # Noticing one that is stopped takes as long as its heartbeat, so there are fewer of them. It is long enough that a busy
+  # machine is not taken for a stopped process.
+  ((run % 4 == 0)) && how=stop expected=1 heartbeat=3 grace=3 why="was not heard of"
+  timeout 120 "$tutti" launch --processes "$processes" --heartbeat "$heartbeat" --grace "$grace" "${options[@]}" -- \
     "$program" "$how" "$victim" "$draw" >"$scratch/output" 2>&1 </dev/null
   code=$?
-  heard=$(grep -c '\] heard: .*rank '"$victim"' ' "$scratch/output")
+  heard=$(grep -c "\\] heard: .*rank $victim $why" "$scratch/output")
   went_on=$(grep -c '\] went on with '$((processes - 1))'$' "$scratch/output")
   if ((code != expected || heard != processes - 1 || went_on != processes - 1)) || grep -q WRONG "$scratch/output"; then
     failures=$((failures + 1))

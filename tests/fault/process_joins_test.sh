@@ -13,11 +13,14 @@ have_connected() { (($(connections) == 2 * $1)); }  # <ranks>
 serve
 touch "$scratch/end"
 
-# On the interface that they were told.
-for interface in lo 127.0.0.1; do
-  start_all TUTTI_INTERFACE=$interface -- "$worker" work 30 "$scratch/end"
-  for rank in 0 1 2; do ends $rank with 0; done
-done
+# On the interface that they were told, by its name or its address.
+start_all TUTTI_INTERFACE=lo -- "$worker" work 30 "$scratch/end"
+for rank in 0 1 2; do ends $rank with 0; done
+connected_on() { (($(awk -v address="$1:" '$4 == "01" && index($2, address) == 1' /proc/net/tcp | wc -l) >= $2)); }
+start_all TUTTI_INTERFACE=127.0.0.2 -- "$worker" work 30 "$scratch/later"
+within 20 connected_on 0200007F 6  # the accepting ends of two connections between any two of three
+touch "$scratch/later"
+for rank in 0 1 2; do ends $rank with 0; done
 start_all TUTTI_INTERFACE=nowhere7 -- "$worker" work 30 "$scratch/end"
 for rank in 0 1 2; do
   ends $rank with 2
@@ -70,3 +73,4 @@ for rank in 1 2; do
   says $rank "socket.cpp" && fail "rank $rank says what libtorch tried"
 done
 says 2 "rank 0, which serves it, may not have come, or have ended" || fail "rank 2 does not say who serves the store"
+if says 1 "rank 0"; then fail "rank 1 blames rank 0 for a store that a launcher serves"; fi

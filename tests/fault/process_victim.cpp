@@ -35,17 +35,28 @@ void work(Communicator& world, std::uint64_t seed) {
   algorithms.emplace_back(Gloo{});
   for (;;) {
     const std::size_t length = draws.below(draws.below(4) == 0 ? 500'000 : 1000);
+    const Rank root{static_cast<int>(draws.below(static_cast<std::uint64_t>(world.size())))};
     std::vector<float> data(length, 1.0f);
-    switch (draws.below(4)) {
-      case 0:
-        broadcast(world, data, {.root = Rank{static_cast<int>(draws.below(static_cast<std::uint64_t>(world.size())))}});
-        break;
+    std::vector<float> all(length * static_cast<std::size_t>(world.size()), 1.0f);
+    switch (draws.below(12)) {
+      case 0: broadcast(world, data, {.root = root}); break;
       case 1: {
         Pending pending = start_all_reduce(world, data);
         std::this_thread::sleep_for(std::chrono::microseconds(draws.below(200)));
         pending.wait();
         break;
       }
+      case 2: reduce(world, data, {.root = root}); break;
+      case 3: all_gather(world, data, all); break;
+      case 4: reduce_scatter(world, all, data); break;
+      case 5: gather(world, data, all, {.root = root}); break;
+      case 6: scatter(world, all, data, {.root = root}); break;
+      case 7: {
+        std::vector<float> received(all.size());
+        all_to_all(world, all, received);
+        break;
+      }
+      case 8: barrier(world); break;
       default: all_reduce(world, data, {.algorithm = algorithms[draws.below(algorithms.size())]}); break;
     }
   }

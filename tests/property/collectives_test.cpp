@@ -202,6 +202,58 @@ TEST_P(Collectives, AllToAllTransposesTheParts) {
   });
 }
 
+// Longer than what ranks hold for each other at a time, one call right after the other.
+TEST_P(Collectives, LongArraysComeThroughWhole) {
+  for (int ranks : {2, 3, 5}) {
+    run(ranks, [&](Communicator& world) {
+      const auto p = static_cast<std::size_t>(ranks);
+      const Rank me = world.rank();
+      const Rank root{ranks - 1};
+      const std::size_t length = 1'600'003;
+      const std::size_t part = length / p;
+      const std::vector<float> mine = values_of<float>(me.value, length, 1);
+      const std::span<const float> parts = std::span(mine).first(part * p);
+      const Slice chunk_of_mine = chunk(length, ranks, me.value);
+      std::vector<float> everywhere = mine;
+      std::vector<float> at_root = mine;
+      std::vector<float> from_root = mine;
+      std::vector<float> chunk_of_sum(chunk_of_mine.count);
+      std::vector<float> gathered(part * p);
+      std::vector<float> exchanged(part * p);
+      std::vector<float> collected(me == root ? part * p : 0);
+      std::vector<float> scattered(part);
+      for (int round = 0; round < 3; ++round) {
+        std::ranges::copy(mine, everywhere.begin());
+        all_reduce(world, everywhere);
+        reduce_scatter(world, mine, chunk_of_sum);
+      }
+      reduce(world, at_root, {.root = root});
+      broadcast(world, from_root, {.root = root});
+      all_gather(world, parts.first(part), gathered);
+      all_to_all(world, parts, exchanged);
+      gather(world, parts.first(part), collected, {.root = root});
+      scatter(world, collected, scattered, {.root = root});
+
+      const std::vector<float> sum = reduced<float>(ranks, length, ReduceOp::sum, 1);
+      EXPECT_TRUE(everywhere == sum);
+      EXPECT_TRUE(std::ranges::equal(chunk_of_sum, std::span(sum).subspan(chunk_of_mine.first, chunk_of_mine.count)));
+      EXPECT_TRUE(at_root == (me == root ? sum : mine));
+      EXPECT_TRUE(from_root == values_of<float>(root.value, length, 1));
+      EXPECT_TRUE(std::ranges::equal(scattered, parts.first(part)));
+      for (Rank rank : all_ranks(ranks)) {
+        const std::vector<float> theirs = values_of<float>(rank.value, length, 1);
+        const std::size_t first = static_cast<std::size_t>(rank.value) * part;
+        EXPECT_TRUE(std::ranges::equal(std::span(gathered).subspan(first, part), std::span(theirs).first(part)));
+        EXPECT_TRUE(std::ranges::equal(std::span(exchanged).subspan(first, part),
+                                       std::span(theirs).subspan(static_cast<std::size_t>(me.value) * part, part)));
+        if (me == root) {
+          EXPECT_TRUE(std::ranges::equal(std::span(collected).subspan(first, part), std::span(theirs).first(part)));
+        }
+      }
+    });
+  }
+}
+
 TEST_P(Collectives, NobodyPassesABarrierBeforeAllHaveCome) {
   // Ranks of one host read the same clock.
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };

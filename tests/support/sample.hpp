@@ -1,9 +1,14 @@
-// One in so many points of a cross product, for builds and worlds in which each takes long. The numbers share no
-// divisor with the dimensions, so that those taken differ in all of them.
+// Some points of a cross product, for builds and worlds in which each takes long.
+//
+//   Sample sample(3);                       // about one in three
+//   for (...) for (...) if (sample.takes()) try_it(...);
 #pragma once
+
+#include <tutti/base/random.hpp>
 
 namespace tutti::testing {
 
+// One in so many, in this build.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr int kEveryWhereSanitized = 7;
 #elif defined(__SANITIZE_ADDRESS__)
@@ -14,14 +19,15 @@ inline constexpr int kEveryWhereSanitized = 1;
 
 class Sample {
  public:
-  explicit Sample(int every) : every_(every) {}
+  explicit Sample(int every) : every_(static_cast<std::uint64_t>(every)) {}
 
-  // Whether to go over the next point. Ranks that ask alike are told alike.
-  bool takes() { return next_++ % every_ == 0; }
+  // Whether to go over the next point: drawn, so that no dimension of the product falls together with it. Ranks that
+  // ask alike are told alike.
+  bool takes() { return draws_.below(every_) == 0; }
 
  private:
-  int every_;
-  int next_ = 0;
+  std::uint64_t every_;
+  RandomStream draws_{{7}};
 };
 
 }  // namespace tutti::testing

@@ -47,6 +47,14 @@ expect 0 "ranks are processes over sockets" "${launch[@]}" --processes 2 -- "${p
 expect 0 "2 $scratch/lines" wc -l "$scratch/lines"
 expect 0 "SharedSlices: the ranks share memory" cat "$scratch/lines"
 
+# Two jobs at once do not meet: each is of its own size, and ends well.
+"${launch[@]}" --processes 3 -- "${all_reduce[@]}" --json >"$scratch/other" 2>&1 &
+other=$!
+expect_lines 2 '{"engine":"tutti-shm",.*"ranks":2,' "${launch[@]}" --processes 2 -- "${all_reduce[@]}" --json
+wait "$other"
+expect 0 "0" echo $?
+expect 0 "2" grep -c '"ranks":3,' "$scratch/other"
+
 # Misuse: the sentence of rank 0, that of launch, and nothing else.
 expect_misuse() {  # <part of the sentence> <argument>...
   local part=$1

@@ -29,7 +29,8 @@ struct JoinOptions {
   Duration deadline = kDefaultDeadline;
 };
 
-// A UsageError where nothing says that this is one of several processes; PeerError late naming who has not come.
+// A UsageError where nothing says that this is one of several processes; PeerError late naming who has not come,
+// or nobody where a launcher serves the store and that does not answer.
 std::unique_ptr<Transport> join(const JoinOptions& options = {});
 
 }  // namespace tutti::c10d
