@@ -21,9 +21,10 @@ set(CMAKE_CXX_VISIBILITY_PRESET default)
 if(TUTTI_USE_CCACHE)
   find_program(TUTTI_CCACHE ccache)
   if(TUTTI_CCACHE)
-    # Precompiled headers need the sloppiness; without it ccache passes them by.
+    # Precompiled headers need the sloppiness; without it ccache passes them by. To go by the files that the compiler read saves
+    # preprocessing each source once more.
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-        CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${TUTTI_CCACHE})
+        CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime CCACHE_DEPEND=1 ${TUTTI_CCACHE})
   endif()
 endif()
 

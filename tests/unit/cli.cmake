@@ -1,11 +1,11 @@
 # The command `tutti`, what it shares with the benchmarks, and the parts of the benchmarks that need no peers.
-tutti_test(unit/arguments_test LINKS tutti_cli_support)
-tutti_test(unit/bench_result_test LINKS tutti_cli_support)
-tutti_test(unit/lines_test LINKS tutti_cli_support)
+tutti_test(unit/arguments_test LINKS tutti_cli_support ONE_THREAD)
+tutti_test(unit/bench_result_test LINKS tutti_cli_support ONE_THREAD)
+tutti_test(unit/lines_test LINKS tutti_cli_support ONE_THREAD)
 tutti_test(unit/measure_test LINKS tutti_cli_support)
 tutti_test(unit/process_test LINKS tutti_cli_support)
-tutti_test(unit/test_values_test LINKS tutti_cli_support tutti_kernels)
-tutti_test(unit/units_test LINKS tutti_cli_support)
+tutti_test(unit/test_values_test LINKS tutti_cli_support tutti_kernels ONE_THREAD)
+tutti_test(unit/units_test LINKS tutti_cli_support ONE_THREAD)
 
 # What the benchmarks make of their measurements.
 add_library(tutti_bench_reports STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/benchmarks/report.cpp

@@ -1,2 +1,2 @@
-tutti_test(unit/environment_test LINKS tutti_transport fmt::fmt)
+tutti_test(unit/environment_test LINKS tutti_transport fmt::fmt ONE_THREAD)
 tutti_test(unit/store_server_test LINKS tutti_transport)
