@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <cstring>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
@@ -55,6 +56,17 @@ Time count_times(Store& store, Rank rank) {
                   .was_somebody_else = store.has(key) && store.get(key) != self};
   store.set(key, self);
   return time;
+}
+
+// The store that this process serves there. It stays as long as the process does: a program may join again, and the
+// others may come to the next meeting before this one has left the last.
+void serve_store(const ProcessPlace& place) {
+  static std::mutex mutex;
+  static auto& servers =
+      *new std::map<std::pair<std::string, int>, StoreServer>;  // for its threads outlive all statics
+  const std::lock_guard lock(mutex);
+  servers.try_emplace({place.store_host, place.store_port},
+                      StoreServerOptions{.address = place.store_host, .port = place.store_port});
 }
 
 // Waits until somebody serves it. libtorch would try as well, and tell of every attempt.
@@ -188,14 +200,10 @@ std::unique_ptr<Transport> join(const JoinOptions& options) {
   const bool shared_memory = place->shared_memory.value_or(options.shared_memory);
   const Duration heartbeat = place->heartbeat.value_or(options.heartbeat);
   let_broken_pipes_be_errors();
-  std::shared_ptr<StoreServer> server;
   std::vector<std::unique_ptr<Link>> links(1);
   EngineFactory engine;
   if (place->size > 1) {
-    if (place->rank == Rank{0} && !place->store_is_served) {
-      server =
-          std::make_unique<StoreServer>(StoreServerOptions{.address = place->store_host, .port = place->store_port});
-    }
+    if (place->rank == Rank{0} && !place->store_is_served) serve_store(*place);
     Connected connected = connect(*place, place->interface.value_or(options.interface), deadline);
     links = std::move(connected.links);
     engine = std::move(connected.engine);
@@ -204,8 +212,7 @@ std::unique_ptr<Transport> join(const JoinOptions& options) {
                          .wires = std::move(links),
                          .heartbeat = heartbeat,
                          .shared_memory = shared_memory,
-                         .engine = std::move(engine),
-                         .keep = std::move(server)},
+                         .engine = std::move(engine)},
                         deadline);
 }
 

@@ -33,8 +33,7 @@ std::size_t Mesh::segment_bytes(std::size_t members) {
 }
 
 Mesh::Mesh(MeshOptions options)
-    : keep_(std::move(options.keep)),
-      rank_(options.rank.value),
+    : rank_(options.rank.value),
       heartbeat_(options.heartbeat),
       peers_(options.wires.size()),
       peer_bells_(options.wires.size()) {

@@ -80,7 +80,6 @@ struct MeshOptions {
   Rank rank;
   std::vector<std::unique_ptr<Link>> wires;  // by rank
   Duration heartbeat;
-  std::shared_ptr<void> keep;
 };
 
 class Mesh {
@@ -201,7 +200,6 @@ class Mesh {
   bool piece_waits();
   void beat();
 
-  const std::shared_ptr<void> keep_;
   const int rank_;
   const Duration heartbeat_;
   std::mutex mutex_;

@@ -255,10 +255,8 @@ std::unique_ptr<Transport> join_processes(ProcessesOptions options, Deadline dea
   if (options.heartbeat <= Duration::zero()) throw UsageError("the heartbeat must be longer than nothing");
   std::vector<int> everybody(static_cast<std::size_t>(size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  auto mesh = std::make_shared<Mesh>(MeshOptions{.rank = options.rank,
-                                                 .wires = std::move(options.wires),
-                                                 .heartbeat = options.heartbeat,
-                                                 .keep = std::move(options.keep)});
+  auto mesh = std::make_shared<Mesh>(
+      MeshOptions{.rank = options.rank, .wires = std::move(options.wires), .heartbeat = options.heartbeat});
   std::shared_ptr<World> world;
   {
     const std::lock_guard lock(mesh->mutex());

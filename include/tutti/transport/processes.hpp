@@ -26,9 +26,8 @@ struct ProcessesOptions {
   Rank rank = {};
   std::vector<std::unique_ptr<Link>> wires = {};  // by rank; none to itself
   Duration heartbeat = kDefaultHeartbeat;
-  bool shared_memory = true;             // where ranks differ, those who say so do
-  EngineFactory engine = {};             // the engine's own collectives, where it has some
-  std::shared_ptr<void> keep = nullptr;  // what must live as long as anything that stems from this
+  bool shared_memory = true;  // where ranks differ, those who say so do
+  EngineFactory engine = {};  // the engine's own collectives, where it has some
 };
 
 // All processes of the job call it; comes back when they have met.
