@@ -1,7 +1,7 @@
 // Where ranks meet, as this host sees it.
 //
-//   if (const auto problem = try_to_connect(place, deadline)) throw PeerError(failure_at(place, FailureKind::late,
-//   *problem));
+//   const auto problem = try_to_connect(place, deadline);
+//   if (problem) throw PeerError(failure_at(place, FailureKind::late, *problem));
 #pragma once
 
 #include <optional>

@@ -38,8 +38,9 @@ class CallEngine::Staging {
     block_ = (gives_the_same_to_all() ? half_bytes : lane_bytes_) / width_;
     const std::size_t longest = is_reduction() ? chunk(length_, size_, 0).count : length_;
     blocks_ = (longest + block_ - 1) / block_;
-    // What all ranks bring is about as much as the caches hold.
-    is_past_caches_ = static_cast<std::size_t>(size_) * length_ * width_ > largest_cache_bytes() / 4 * 3;
+    // What all ranks bring is about as much as the caches hold, where these say how much that is.
+    const std::size_t cache_bytes = largest_cache_bytes();
+    is_past_caches_ = cache_bytes > 0 && static_cast<std::size_t>(size_) * length_ * width_ > cache_bytes / 4 * 3;
   }
 
   std::size_t blocks() const { return blocks_; }

@@ -194,8 +194,7 @@ class CollectiveFaults : public ::testing::TestWithParam<WorldKind> {
   }
 
   void strike_everywhere(Fault fault, const std::vector<int>& worlds) const {
-    // A rank that sleeps costs its deadline each time.
-    Sample sample(fault == Fault::sleeps ? std::max(3, GetParam().every) : GetParam().every);
+    Sample sample(GetParam().every);
     for (int ranks : worlds) {
       if (ranks > GetParam().most_struck) continue;
       for (const Work& work : all_work(GetParam())) {

@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,7 +19,6 @@
 namespace tutti {
 namespace {
 
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -593,31 +591,6 @@ TEST(ReduceOps, AreNamedAsTheyAreParsed) {
   EXPECT_EQ(to_string(ReduceOp::mean), "Mean");
   EXPECT_THAT([] { parse_reduce_op("sum"); },
               ThrowsMessage<UsageError>("'sum' is no reduction; allowed are Sum, Mean, Min and Max"));
-}
-
-TEST(KernelInstructions, AreTheWidestUnlessSetOtherwise) {
-  const std::vector<std::string_view> available = available_kernel_instructions();
-  EXPECT_EQ(kernel_instructions(), available.front());
-  EXPECT_EQ(available.back(), "baseline");
-  with_all_instructions([&] { EXPECT_THAT(available, Contains(kernel_instructions())); });
-  const InstructionsInUse in_use("baseline");
-  EXPECT_EQ(kernel_instructions(), "baseline");
-}
-
-TEST(KernelInstructions, NamesTheAvailableOnesWhenRefusing) {
-  const std::string_view before = kernel_instructions();
-  for (std::string_view available : available_kernel_instructions())
-    EXPECT_THAT([] { use_kernel_instructions("mmx"); }, ThrowsMessage<UsageError>(HasSubstr(std::string(available))));
-  EXPECT_EQ(kernel_instructions(), before);
-}
-
-TEST(KernelInstructions, AreChosenOnceByAnyThread) {
-  std::vector<std::string_view> chosen(4);
-  {
-    std::vector<std::jthread> threads;
-    for (std::string_view& choice : chosen) threads.emplace_back([&choice] { choice = kernel_instructions(); });
-  }
-  for (std::string_view choice : chosen) EXPECT_EQ(choice, chosen.front());
 }
 
 }  // namespace
