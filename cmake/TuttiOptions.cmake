@@ -2,7 +2,7 @@
 option(TUTTI_BUILD_TESTS "Build the tests" OFF)
 option(TUTTI_BUILD_EXAMPLES "Build the examples" OFF)
 option(TUTTI_BUILD_BENCHMARKS "Build the programs that ./bench runs, with their peers" OFF)
-option(TUTTI_WITH_C10D "Build the layer c10d, and what stands on it: needs libtorch" ON)
+option(TUTTI_WITH_TORCH "Build the layers that need libtorch (c10d, nn), and what stands on them" ON)
 option(TUTTI_USE_CCACHE "Compile through ccache where it is installed" OFF)
 option(TUTTI_WERROR "Treat warnings as errors" OFF)
 set(TUTTI_SANITIZE "" CACHE STRING "What -fsanitize= gets, for example address,undefined")

@@ -6,7 +6,7 @@
 #include <tutti/base/assert.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/collective.hpp>
-#ifdef TUTTI_WITH_C10D
+#ifdef TUTTI_WITH_TORCH
 #include <tutti/c10d/join.hpp>
 #endif
 
@@ -15,7 +15,7 @@
 namespace tutti::cli {
 namespace {
 
-#ifdef TUTTI_WITH_C10D
+#ifdef TUTTI_WITH_TORCH
 constexpr bool kCanJoin = true;
 
 std::unique_ptr<Transport> join(const ProcessPlace& place, const RanksOptions& options) {
@@ -33,7 +33,7 @@ std::optional<ProcessPlace> own_place() {
   std::optional<ProcessPlace> place = discover_place();
   if (place && !kCanJoin)
     throw UsageError(
-        fmt::format("{} started this as {} of {}, but this tutti was built without c10d (TUTTI_WITH_C10D), "
+        fmt::format("{} started this as {} of {}, but this tutti was built without c10d (TUTTI_WITH_TORCH), "
                     "so its ranks are threads only",
                     place->launcher, to_string(place->rank), place->size));
   return place;

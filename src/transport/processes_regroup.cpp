@@ -99,6 +99,10 @@ void World::look_for_disagreement(const Round& mine) {
 std::shared_ptr<World> World::regroup(const std::vector<Rank>& members, Deadline deadline) {
   refuse_wrong_members(members, rank_);
   std::unique_lock lock(mesh_->mutex());
+  // Before anything else: whoever hears that lists differ would not hear which of them cannot come true.
+  std::vector<Rank> gone;
+  std::ranges::copy_if(members, std::back_inserter(gone), [&](Rank member) { return is_gone(member); });
+  if (!gone.empty()) throw PeerError(lost_with_lock(gone));
   const Round round{members, ++told_[members]};
   place(rank_).brought[members] = round.number;
   place(rank_).last_brought = round;

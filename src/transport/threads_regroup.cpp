@@ -83,14 +83,6 @@ void World::look_for_disagreement(Regrouping& mine, Rank rank) {
 std::shared_ptr<World> World::regroup(Rank rank, const std::vector<Rank>& members, Deadline deadline) {
   refuse_wrong_members(members, rank);
 
-  using State = Regrouping::State;
-  std::shared_ptr<Regrouping> mine;
-  {
-    const std::lock_guard lock(mutex);
-    mine = join(rank, members);
-  }
-  ring_all();
-
   const auto gone = [&] {
     std::vector<Rank> ranks;
     for (Rank member : members) {
@@ -98,6 +90,16 @@ std::shared_ptr<World> World::regroup(Rank rank, const std::vector<Rank>& member
     }
     return ranks;
   };
+  // Before anything else: whoever hears that lists differ would not hear which of them cannot come true.
+  if (const std::vector<Rank> ranks = gone(); !ranks.empty()) throw PeerError(lost(ranks));
+
+  using State = Regrouping::State;
+  std::shared_ptr<Regrouping> mine;
+  {
+    const std::lock_guard lock(mutex);
+    mine = join(rank, members);
+  }
+  ring_all();
   const auto ready = [&] { return mine->state.load() != State::gathering || !gone().empty(); };
   const bool in_time = place(rank).doorbell.wait(ready, deadline, patience);
   if (mine->state.load() == State::gathering) {

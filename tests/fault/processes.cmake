@@ -1,5 +1,5 @@
 # Processes that die or stop. They need libtorch, and real time.
-if(TUTTI_WITH_C10D AND NOT TUTTI_SANITIZE)
+if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
   tutti_program(process_victim SOURCES fault/process_victim.cpp LINKS tutti_c10d fmt::fmt)
   tutti_program(process_worker SOURCES fault/process_worker.cpp LINKS tutti_c10d fmt::fmt)
   foreach(case "process_faults;20;fault" "process_faults_long;200;fault;long")

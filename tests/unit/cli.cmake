@@ -24,11 +24,11 @@ set_tests_properties(${TUTTI_TEST_PREFIX}command PROPERTIES LABELS unit TIMEOUT 
 add_test(NAME ${TUTTI_TEST_PREFIX}launch COMMAND ${CMAKE_CURRENT_LIST_DIR}/launch_test.sh $<TARGET_FILE:tutti>)
 set_tests_properties(${TUTTI_TEST_PREFIX}launch PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 # Under a sanitizer the suites over processes show as much in less time.
-if(TUTTI_WITH_C10D AND NOT TUTTI_SANITIZE)
+if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_processes COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_processes_test.sh $<TARGET_FILE:tutti>)
   set_tests_properties(${TUTTI_TEST_PREFIX}bench_processes PROPERTIES LABELS unit TIMEOUT 300
                        ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
-elseif(NOT TUTTI_WITH_C10D)
+elseif(NOT TUTTI_WITH_TORCH)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_refuses_processes
            COMMAND ${CMAKE_COMMAND} -E env RANK=0 WORLD_SIZE=1 $<TARGET_FILE:tutti> bench ping-pong)
   set_tests_properties(${TUTTI_TEST_PREFIX}bench_refuses_processes PROPERTIES LABELS unit TIMEOUT 300

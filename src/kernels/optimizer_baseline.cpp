@@ -1,0 +1,2 @@
+#define TUTTI_UPDATE_TABLE kUpdateBaseline
+#include "optimizer_loops.hpp"
