@@ -165,7 +165,8 @@ void update(const OptimizerRule& rule, std::uint64_t step, const UpdateArrays& a
   const detail::UpdateLoop loop{.parameters = arrays.parameters,
                                 .gradients = arrays.gradients,
                                 .state = arrays.state.data(),
-                                .length = arrays.length};
+                                .length = arrays.length,
+                                .gradient_scale = arrays.gradient_scale};
   std::visit([&](const auto& its) { run(its, step, loop, loops_of(arrays.type)); }, rule);
 }
 

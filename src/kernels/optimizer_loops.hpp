@@ -28,6 +28,7 @@ void sgd(const UpdateLoop& loop) {
   T* __restrict p = array<T>(loop.parameters);
   const T* __restrict g = static_cast<const T*>(loop.gradients);
   T* __restrict buffer = loop.has_momentum ? array<T>(loop.state[0]) : nullptr;
+  const T scale = static_cast<T>(loop.gradient_scale);
   const T rate = static_cast<T>(-loop.lr);
   const T decay = static_cast<T>(loop.weight_decay);
   const T momentum = static_cast<T>(loop.decay1);
@@ -38,7 +39,7 @@ void sgd(const UpdateLoop& loop) {
     with_type_of(loop.has_momentum, [&](auto has_momentum) {
       with_type_of(loop.is_nesterov, [&](auto is_nesterov) {
         for (std::size_t i = 0; i < loop.length; ++i) {
-          T change = g[i];
+          T change = scale * g[i];
           if constexpr (decays) change += decay * p[i];
           if constexpr (has_momentum) {
             buffer[i] = kept * buffer[i] + share * change;
@@ -58,6 +59,7 @@ void adam(const UpdateLoop& loop) {
   T* __restrict mean = array<T>(loop.state[0]);
   T* __restrict square = array<T>(loop.state[1]);
   T* __restrict most = loop.has_amsgrad ? array<T>(loop.state[2]) : nullptr;
+  const T scale = static_cast<T>(loop.gradient_scale);
   const T rate = static_cast<T>(-loop.lr);
   const T decay = static_cast<T>(loop.weight_decay);
   const T kept1 = static_cast<T>(loop.decay1);
@@ -69,7 +71,7 @@ void adam(const UpdateLoop& loop) {
   with_type_of(loop.is_decoupled, [&](auto is_decoupled) {
     with_type_of(loop.has_amsgrad, [&](auto has_amsgrad) {
       for (std::size_t i = 0; i < loop.length; ++i) {
-        T gradient = g[i];
+        T gradient = scale * g[i];
         T parameter = p[i];
         if constexpr (is_decoupled) {
           parameter *= decay;  // what stays of it
@@ -96,6 +98,7 @@ void rmsprop(const UpdateLoop& loop) {
   T* __restrict square = array<T>(loop.state[0]);
   T* __restrict buffer = loop.has_momentum ? array<T>(loop.state[1]) : nullptr;
   T* __restrict mean = loop.is_centered ? array<T>(loop.state[loop.has_momentum ? 2 : 1]) : nullptr;
+  const T scale = static_cast<T>(loop.gradient_scale);
   const T rate = static_cast<T>(-loop.lr);
   const T decay = static_cast<T>(loop.weight_decay);
   const T momentum = static_cast<T>(loop.decay2);
@@ -105,7 +108,7 @@ void rmsprop(const UpdateLoop& loop) {
   with_type_of(loop.has_momentum, [&](auto has_momentum) {
     with_type_of(loop.is_centered, [&](auto is_centered) {
       for (std::size_t i = 0; i < loop.length; ++i) {
-        const T gradient = g[i] + decay * p[i];
+        const T gradient = scale * g[i] + decay * p[i];
         square[i] = kept * square[i] + share * gradient * gradient;
         T second = square[i];
         if constexpr (is_centered) {
@@ -125,11 +128,12 @@ void adagrad(const UpdateLoop& loop) {
   T* __restrict p = array<T>(loop.parameters);
   const T* __restrict g = static_cast<const T*>(loop.gradients);
   T* __restrict sum = array<T>(loop.state[0]);
+  const T scale = static_cast<T>(loop.gradient_scale);
   const T rate = static_cast<T>(-loop.lr);
   const T decay = static_cast<T>(loop.weight_decay);
   const T eps = static_cast<T>(loop.eps);
   for (std::size_t i = 0; i < loop.length; ++i) {
-    const T gradient = g[i] + decay * p[i];
+    const T gradient = scale * g[i] + decay * p[i];
     sum[i] += gradient * gradient;
     p[i] += rate * (gradient / (root(sum[i]) + eps));
   }

@@ -12,6 +12,7 @@ struct UpdateLoop {
   const void* gradients = nullptr;
   void* const* state = nullptr;
   std::size_t length = 0;
+  double gradient_scale = 1;
   double lr = 0;
   double weight_decay = 0;
   double decay1 = 0;  // of the first state: momentum, beta1, alpha

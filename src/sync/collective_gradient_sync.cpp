@@ -12,7 +12,9 @@
 namespace tutti {
 
 CollectiveGradientSync::CollectiveGradientSync(Communicator world, const CollectiveGradientSyncOptions& options)
-    : world_(std::move(world)), options_(options) {
+    : world_(std::move(world)),
+      options_(options),
+      compressor_(options.compression, {.algorithm = options.algorithm, .reproducible = options.reproducible}) {
   if (!world_.valid()) throw UsageError("gradients are to be synchronised over a communicator that was moved away");
   const RankRange all = all_ranks(world_.size());
   workers_.assign(all.begin(), all.end());
@@ -24,11 +26,24 @@ CollectiveGradientSync::CollectiveGradientSync(Communicator world, const Collect
 }
 
 void CollectiveGradientSync::sync_gradients(Array gradients) {
+  run_round([&] {
+    if (!is_compressed()) return exchange(gradients);
+    GradientBuffers unnamed({{"", {static_cast<std::int64_t>(gradients.length())}}}, gradients);
+    exchange_compressed(unnamed);
+  });
+}
+
+void CollectiveGradientSync::sync_buffers(GradientBuffers& gradients) {
+  run_round([&] { is_compressed() ? exchange_compressed(gradients) : exchange(gradients.all()); });
+}
+
+template <typename Exchange>
+void CollectiveGradientSync::run_round(Exchange exchange) {
   if (options_.strategy == SyncStrategy::no_sync) return;
   if (owed_) throw PeerError(*std::exchange(owed_, std::nullopt));
   try {
     if (is_broken_) go_on_with_those_left();
-    exchange(gradients);
+    exchange();
   } catch (const PeerError& error) {
     note(error);
     throw PeerError(translated(error.failure()));
@@ -119,12 +134,25 @@ void CollectiveGradientSync::exchange(Array gradients) {
     return all_reduce(world_, gradients,
                       {.algorithm = options_.algorithm, .op = ReduceOp::mean, .reproducible = options_.reproducible});
   }
+  reduce(
+      world_, gradients,
+      {.root = root(), .algorithm = options_.algorithm, .op = ReduceOp::mean, .reproducible = options_.reproducible});
+}
+
+void CollectiveGradientSync::exchange_compressed(GradientBuffers& gradients) {
+  if (options_.strategy == SyncStrategy::all_reduce || world_.rank() == root())
+    return compressor_.mean(world_, gradients);
+  // This worker's own stay as they are.
+  std::vector<NamedShape> shapes;
+  for (const GradientBuffers::Piece& piece : gradients.pieces()) shapes.push_back({piece.name, piece.shape});
+  GradientBuffers copy(std::move(shapes), gradients.type());
+  std::copy_n(gradients.all().data(), gradients.all().bytes(), copy.all().data());
+  compressor_.mean(world_, copy);
+}
+
+Rank CollectiveGradientSync::root() const {
   const auto root = std::ranges::find(workers_, options_.root);
-  reduce(world_, gradients,
-         {.root = root == workers_.end() ? Rank{0} : Rank{static_cast<int>(root - workers_.begin())},
-          .algorithm = options_.algorithm,
-          .op = ReduceOp::mean,
-          .reproducible = options_.reproducible});
+  return root == workers_.end() ? Rank{0} : Rank{static_cast<int>(root - workers_.begin())};
 }
 
 void CollectiveGradientSync::leave(std::string_view why) { world_.transport().depart(why); }

@@ -4,3 +4,5 @@ tutti_test(unit/mesh_gradient_sync_test SUITE gradient_sync LINKS tutti_sync tut
 tutti_test(unit/threaded_gradient_sync_test LINKS tutti_sync)
 tutti_test(unit/data_parallel_trainer_test LINKS tutti_sync ONE_THREAD)
 tutti_test(unit/sync_strategy_test LINKS tutti_sync ONE_THREAD)
+tutti_test(unit/gradient_buffers_test LINKS tutti_sync ONE_THREAD)
+tutti_test(unit/gradient_compressor_test LINKS tutti_sync)

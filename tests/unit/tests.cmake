@@ -13,3 +13,4 @@ tutti_test(unit/random_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/rank_test LINKS tutti_base ONE_THREAD)
 
 tutti_test(unit/all_reduce_strategy_test LINKS tutti_strategy ONE_THREAD)
+tutti_test(unit/compression_strategy_test LINKS tutti_strategy ONE_THREAD)

@@ -91,6 +91,7 @@ struct UpdateArrays {
   const void* gradients = nullptr;
   std::span<void* const> state = {};
   std::size_t length = 0;
+  double gradient_scale = 1;  // what the gradients are multiplied by first
 };
 
 // The step-th update of these parameters, from 1 on. The arrays do not overlap.

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <tutti/base/array.hpp>
+#include <tutti/sync/gradient_buffers.hpp>
 
 namespace tutti {
 
@@ -21,6 +22,8 @@ class GradientSync {
 
   // One round: the gradients become their mean over all workers. All workers take part, with equally many.
   virtual void sync_gradients(Array gradients) = 0;
+  // The same for gradients that have names.
+  virtual void sync_buffers(GradientBuffers& gradients) { sync_gradients(gradients.all()); }
 
   virtual bool is_distributed() const { return false; }
   virtual int num_workers() const { return 1; }

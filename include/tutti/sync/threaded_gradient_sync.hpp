@@ -32,9 +32,11 @@ class ThreadedGradientSync final : public GradientSync {
   explicit ThreadedGradientSync(CollectiveGradientSync sync) : sync_(std::move(sync)) {}
 
   void sync_gradients(Array gradients) override { sync_.sync_gradients(gradients); }
+  void sync_buffers(GradientBuffers& gradients) override { sync_.sync_buffers(gradients); }
   bool is_distributed() const override { return sync_.is_distributed(); }
   int num_workers() const override { return sync_.num_workers(); }
   int worker_id() const { return sync_.worker_id(); }
+  GradientCompressor& compressor() { return sync_.compressor(); }
   void leave(std::string_view why) { sync_.leave(why); }
 
  private:

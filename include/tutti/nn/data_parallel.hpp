@@ -1,0 +1,175 @@
+// Makes a torch::nn::Module data-parallel: replicas that are threads of this process.
+//
+//   auto net = std::make_shared<Net>();
+//   tutti::DataParallel parallel(net, torch::optim::SGDOptions(0.1), {.replicas = 2});
+//   for (auto& batch : *loader)
+//     loss = parallel.step(batch, [](Net& net, auto& rows) { return cross_entropy(net.forward(rows.data), rows.target);
+//     });
+//
+// A step gives every replica its rows, runs forward and backward on all of them at once, and updates the parameters
+// with the gradient of the whole batch. Parameters and the optimizer's state exist once, in `net` and in optimizer():
+// replicas read the same memory, and after backward each thread sums its slice of everybody's gradients and updates
+// that slice.
+//
+// The closure is called on several threads at once, each with a replica and its rows. It returns a loss, the mean over
+// its rows; or a WeightedLoss, where something else than rows counts (tokens, class weights, rows that are ignored).
+//
+// A step that throws has changed nothing: not the parameters, nor the optimizer's state. One thread at a time uses a
+// DataParallel. docs/data_parallel.md tells the rest.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+#include <tutti/base/deadline.hpp>
+#include <tutti/nn/rows.hpp>
+#include <tutti/nn/weighted_loss.hpp>
+#include <tutti/strategy/all_reduce_strategy.hpp>
+#include <tutti/strategy/compression.hpp>
+
+namespace tutti {
+
+// What becomes of a module's buffers, such as the running statistics of batch norm, after a step.
+enum class Buffers : std::uint8_t {
+  follow_first,  // all take those of the first replica (or shard)
+  averaged,      // all take the mean
+  per_shard,     // each logical shard keeps its own; `net` gets the mean
+};
+
+struct DataParallelOptions {
+  int replicas = 0;  // as many as this process may use cores, where 0
+  // Auto sums slices and updates them in one go. Another algorithm, or a compression, is carried out as named, on every
+  // replica's gradients.
+  AllReduceStrategy algorithm = Auto{};
+  Compression compression = NoCompression{};
+  // The batch is dealt out to so many shards, whoever computes them: the same bits on any number of replicas. Its price
+  // is in describe(). One per replica, where 0.
+  int logical_shards = 0;
+  std::optional<Buffers> buffers = {};   // per_shard with logical shards, otherwise follow_first
+  bool sync_batch_norm = false;          // batch norm takes its statistics over all replicas
+  double clip_norm = 0;                  // the largest norm of the whole gradient; 0 is none
+  int accumulate = 1;                    // so many steps' gradients go into one update
+  bool refuse_nan = true;                // a gradient that is not finite is an error, and nothing is written
+  bool autocast = false;                 // bfloat16 where libtorch thinks fit
+  std::uint64_t seed = 0;                // of what a step draws: dropout and the like
+  Duration deadline = kDefaultDeadline;  // for a step
+};
+
+struct StepReport {
+  double loss = 0;                       // the mean over all rows, by weight
+  double weight = 0;                     // what they weigh together
+  bool updated = false;                  // false while gradients are accumulated
+  double gradient_norm = 0;              // with clip_norm: before it was clipped
+  std::vector<std::string> unused = {};  // parameters that the loss did not depend on
+};
+
+namespace detail {
+
+// On replica r, the loss of these rows.
+using ReplicaLoss = std::function<WeightedLoss(torch::nn::Module&, const Rows&)>;
+
+class DataParallelEngine {
+ public:
+  using MakeOptimizer = std::function<std::shared_ptr<torch::optim::Optimizer>(const torch::nn::Module&)>;
+
+  DataParallelEngine(std::shared_ptr<torch::nn::Module> module,
+                     const std::function<std::shared_ptr<torch::nn::Module>()>& make_replica,
+                     std::shared_ptr<torch::optim::Optimizer> optimizer, const DataParallelOptions& options);
+  ~DataParallelEngine();
+  DataParallelEngine(DataParallelEngine&&) noexcept;
+  DataParallelEngine& operator=(DataParallelEngine&&) noexcept;
+
+  StepReport step(std::int64_t rows, const ReplicaLoss& loss);
+  torch::optim::Optimizer& optimizer();
+  std::string describe() const;
+
+ private:
+  struct Inside;
+  std::unique_ptr<Inside> inside_;
+};
+
+template <typename Net>
+std::shared_ptr<torch::nn::Module> cloned(const std::shared_ptr<Net>& net) {
+  return net->clone();
+}
+
+// The torch optimizer that takes such options.
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+                                                        const torch::optim::OptimizerOptions& options);
+
+}  // namespace detail
+
+template <typename Net>
+class DataParallel {
+ public:
+  using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
+  using Factory = std::function<std::shared_ptr<Net>()>;
+
+  // Replicas are clones of the module.
+  DataParallel(std::shared_ptr<Net> net, const torch::optim::OptimizerOptions& optimizer,
+               const DataParallelOptions& options = {})
+      : DataParallel(net, ParamGroups{torch::optim::OptimizerParamGroup(net->parameters())}, optimizer, options) {}
+  // Groups of parameters; options that a group does not have are the optimizer's.
+  DataParallel(std::shared_ptr<Net> net, ParamGroups groups, const torch::optim::OptimizerOptions& optimizer,
+               const DataParallelOptions& options = {})
+      : DataParallel(net, detail::make_optimizer(std::move(groups), optimizer), options) {}
+  // Any optimizer over the module's parameters. One that tutti has no kernel for steps once, on the caller's thread.
+  DataParallel(std::shared_ptr<Net> net, std::shared_ptr<torch::optim::Optimizer> optimizer,
+               const DataParallelOptions& options = {})
+      : net_(std::move(net)),
+        engine_(
+            net_, [this] { return net_->clone(); }, std::move(optimizer), options) {}
+
+  template <typename Contained>
+  DataParallel(const torch::nn::ModuleHolder<Contained>& net, const torch::optim::OptimizerOptions& optimizer,
+               const DataParallelOptions& options = {})
+      : DataParallel(net.ptr(), optimizer, options) {}
+
+  // Replicas are what the factory makes: for modules that cannot be cloned. The parameters are those of the first.
+  DataParallel(Factory factory, const torch::optim::OptimizerOptions& optimizer,
+               const DataParallelOptions& options = {})
+      : net_(factory()),
+        engine_(net_, factory,
+                detail::make_optimizer({torch::optim::OptimizerParamGroup(net_->parameters())}, optimizer), options) {}
+
+  // The loss of the batch, the mean over its rows by weight, before the update.
+  template <typename Batch, typename Closure>
+  double step(const Batch& batch, Closure&& closure) {
+    report_ = engine_.step(row_count(batch), [&](torch::nn::Module& replica, const Rows& rows) -> WeightedLoss {
+      auto mine = slice_rows(batch, rows);
+      return closure(dynamic_cast<Net&>(replica), mine);  // Module is a virtual base
+    });
+    return report_.loss;
+  }
+
+  // Of the last step.
+  const StepReport& report() const { return report_; }
+
+  const std::shared_ptr<Net>& module() const { return net_; }
+  // For schedules, and to save and load its state. Its own step() is not for the caller.
+  torch::optim::Optimizer& optimizer() { return engine_.optimizer(); }
+  // In one line: how many replicas, which path the gradients take, and what it costs.
+  std::string describe() const { return engine_.describe(); }
+
+ private:
+  std::shared_ptr<Net> net_;
+  detail::DataParallelEngine engine_;
+  StepReport report_;
+};
+
+template <typename Contained, typename... Rest>
+DataParallel(const torch::nn::ModuleHolder<Contained>&, Rest...) -> DataParallel<Contained>;
+template <typename Net, typename... Rest>
+DataParallel(std::shared_ptr<Net>, Rest...) -> DataParallel<Net>;
+
+}  // namespace tutti

@@ -1,0 +1,688 @@
+#include <tutti/nn/data_parallel.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <torch/optim/lbfgs.h>
+#include <tutti/base/bytes.hpp>
+#include <tutti/collective/collectives.hpp>
+#include <tutti/kernels/inspect.hpp>
+#include <tutti/nn/blas.hpp>
+#include <tutti/nn/memory.hpp>
+#include <tutti/nn/random_draws.hpp>
+#include <tutti/nn/sync_batch_norm.hpp>
+#include <tutti/sync/gradient_compressor.hpp>
+#include <tutti/sync/shard_fold.hpp>
+#include <tutti/sync/worker_team.hpp>
+#include <tutti/transport/threads.hpp>
+
+#include "kernel_optimizer.hpp"
+#include "module_parameters.hpp"
+#include "shard_buffers.hpp"
+#include "shard_gradients.hpp"
+#include "thread_settings.hpp"
+
+namespace tutti::detail {
+namespace {
+
+// What a thread takes at a time. Norms are added up by these pieces, so that their bits do not depend on who took
+// which.
+constexpr std::size_t kPieceLength = 8192;
+
+struct Piece {
+  std::size_t parameter = 0;
+  Slice slice;
+  std::size_t first = 0;  // of its elements, counted over all parameters
+};
+
+std::vector<Piece> cut_into_pieces(const std::vector<ModuleParameter>& parameters) {
+  std::vector<Piece> pieces;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto length = static_cast<std::size_t>(parameters[i].tensor().numel());
+    for (std::size_t done = 0; done < length; done += kPieceLength) {
+      pieces.push_back({i, {done, std::min(kPieceLength, length - done)}, first + done});
+    }
+    first += length;
+  }
+  return pieces;
+}
+
+// Contiguous shares of the pieces, about equally long: where worker w's begins.
+std::vector<std::size_t> share_out(const std::vector<Piece>& pieces, int workers) {
+  const std::size_t total = pieces.empty() ? 0 : pieces.back().first + pieces.back().slice.count;
+  std::vector<std::size_t> begins;
+  for (int worker = 0; worker <= workers; ++worker) {
+    const std::size_t from = total * static_cast<std::size_t>(worker) / static_cast<std::size_t>(workers);
+    const auto it = std::ranges::lower_bound(pieces, from, {}, &Piece::first);
+    begins.push_back(worker == workers ? pieces.size() : static_cast<std::size_t>(it - pieces.begin()));
+  }
+  return begins;
+}
+
+std::shared_ptr<torch::nn::Module> replica_from(const std::function<std::shared_ptr<torch::nn::Module>()>& make) {
+  // Clones are initialised before they are filled: what that draws is not taken from the caller's generator.
+  const RandomDraws draws({});
+  std::shared_ptr<torch::nn::Module> replica;
+  try {
+    replica = make();
+  } catch (const c10::Error& error) {
+    throw UsageError(
+        fmt::format("the module cannot be cloned ({}); derive it from torch::nn::Cloneable, or give a factory",
+                    error.what_without_backtrace()));
+  }
+  if (!replica) throw UsageError("the factory made no module");
+  return replica;
+}
+
+// How many parts of gradients a replica keeps at most, until their neighbours in the tree are there.
+std::size_t parts_at_once(int shards, int replicas) {
+  std::size_t most = 0;
+  for (int worker = 0; worker < replicas; ++worker) {
+    const Slice own = chunk(static_cast<std::size_t>(shards), replicas, worker);
+    std::vector<std::pair<int, int>> parts;
+    for (std::size_t s = own.first; s < own.end(); ++s) {
+      parts.emplace_back(static_cast<int>(s), 1);
+      most = std::max(most, parts.size());
+      while (parts.size() > 1) {
+        const auto [first, count] = parts[parts.size() - 2];
+        if (neighbour_in_tree(shards, first, count) != parts.back().second) break;
+        parts[parts.size() - 2].second += parts.back().second;
+        parts.pop_back();
+      }
+    }
+  }
+  return most;
+}
+
+bool is_about(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  if (!a.defined()) return true;
+  const double difference = (a - b).norm().item<double>();
+  return difference <= 1e-3 * std::max(a.norm().item<double>(), b.norm().item<double>());
+}
+
+// Replica r's loss and gradients on the rows that replica 0 had, too.
+void refuse_other_function(const std::vector<ModuleParameter>& parameters, const std::vector<ShardLoss>& losses,
+                           const std::vector<std::vector<torch::Tensor>>& gradients, std::size_t r) {
+  std::vector<std::string> other;
+  bool has_any = false;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_about(gradients[0][i], gradients[r][i])) other.push_back(parameters[i].name());
+    has_any = has_any || gradients[r][i].defined();
+  }
+  const double difference = std::abs(losses[0].loss - losses[r].loss);
+  const bool is_same = difference <= 1e-5 * std::max(std::abs(losses[0].loss), 1e-3) ||
+                       (std::isnan(losses[0].loss) && std::isnan(losses[r].loss));
+  if (!has_any && losses[0].weight > 0) {
+    throw UsageError(
+        fmt::format("replica {}: its loss does not depend on its own parameters; the closure must use the module "
+                    "that it is given",
+                    r));
+  }
+  if (is_same) return;
+  constexpr std::size_t kMost = 8;
+  std::string names = fmt::format("'{}'", fmt::join(std::span(other).first(std::min(other.size(), kMost)), "', '"));
+  if (other.size() > kMost) names += fmt::format(" and {} more", other.size() - kMost);
+  throw UsageError(
+      fmt::format("replica {} is another function than replica 0: on the same rows its loss is {} and not {}; {}. Does "
+                  "the module have "
+                  "members that it does not register, or draw random numbers by itself?",
+                  r, losses[r].loss, losses[0].loss,
+                  other.empty() ? std::string("the gradients are all the same") : "the gradients differ of " + names));
+}
+
+[[noreturn]] void refuse_gradient(const std::string& name) {
+  throw UsageError(fmt::format("the gradient of '{}' is not finite (NaN or infinite); nothing was changed", name));
+}
+
+void refuse_unless_possible(const DataParallelOptions& options) {
+  const auto refuse = [](const char* option, const char* expected, auto found) {
+    throw UsageError(fmt::format("{}: expected {}, found {}", option, expected, found));
+  };
+  if (options.replicas < 0) refuse("replicas", "a number from 0 on", options.replicas);
+  if (options.logical_shards < 0) refuse("logical_shards", "a number from 0 on", options.logical_shards);
+  if (options.accumulate < 1) refuse("accumulate", "at least 1 step", options.accumulate);
+  if (!(options.clip_norm >= 0) || !std::isfinite(options.clip_norm))
+    refuse("clip_norm", "a number from 0 on", options.clip_norm);
+  validate(options.algorithm);
+  validate(options.compression);
+}
+
+}  // namespace
+
+struct DataParallelEngine::Inside {
+  struct Replica {
+    std::shared_ptr<torch::nn::Module> module;
+    std::vector<ModuleParameter> parameters;
+    std::vector<std::shared_ptr<torch::nn::Module>> submodules;
+    // Where a named algorithm or a compression is carried out.
+    std::optional<Communicator> world;
+    std::optional<GradientCompressor> compressor;
+    std::optional<GradientBuffers> gradients;
+    // Batch norm over all replicas talks apart from the gradients.
+    std::optional<Communicator> norm_world;
+  };
+
+  Inside(std::shared_ptr<torch::nn::Module> its_module, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+         std::shared_ptr<torch::optim::Optimizer> its_optimizer, const DataParallelOptions& its_options);
+
+  StepReport step(std::int64_t rows, const ReplicaLoss& loss);
+  std::string describe() const;
+
+  // --- set-up ---
+  void share_memory();
+  void make_worlds();
+  void compare_replicas(std::int64_t rows, const ReplicaLoss& loss);
+
+  // --- a step ---
+  void follow_the_module();
+  Rows rows_of(int shard, std::int64_t rows) const;
+  void compute(std::int64_t rows, const ReplicaLoss& loss);
+  void run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss);
+  ShardLoss run_shard(Replica& replica, int shard, const Rows& rows, const ReplicaLoss& loss);
+  StepReport weigh();
+  void line_up_gradients();
+  void fold_piece(const Piece& piece, std::byte* sum) const;
+  void sum_slice(int worker);
+  void exchange(double weight);
+  void refuse_not_finite() const;
+  double norm_of_sums() const;
+  void apply(double scale);
+  void update_slice(int worker, const std::vector<PreparedUpdate>& updates, double scale) const;
+  void sum_and_update_slice(int worker, const std::vector<PreparedUpdate>& updates, double scale) const;
+
+  bool is_exchanged_as_named() const {
+    return !std::holds_alternative<NoCompression>(options.compression) ||
+           !std::holds_alternative<Auto>(options.algorithm);
+  }
+  // Nothing has to be looked at between the sum and the update of a slice.
+  bool is_in_one_pass() const {
+    return !is_exchanged_as_named() && !options.refuse_nan && options.clip_norm == 0 && options.accumulate == 1 &&
+           has_kernels(*optimizer);
+  }
+  std::span<const Piece> share_of(int worker) const {
+    const auto w = static_cast<std::size_t>(worker);
+    return std::span(pieces).subspan(begins[w], begins[w + 1] - begins[w]);
+  }
+  // The summed gradient of a piece; null where there is none.
+  std::byte* sum_of(const Piece& piece) const {
+    const torch::Tensor& sum = sums[piece.parameter];
+    if (!sum.defined()) return nullptr;
+    return static_cast<std::byte*>(sum.data_ptr()) + piece.slice.first * size_of(types[piece.parameter]);
+  }
+
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<ModuleParameter> parameters;  // the module's own
+  std::vector<torch::Tensor> tensors;       // of these
+  std::vector<DataType> types;
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  DataParallelOptions options;
+  int shards = 1;
+  Buffers buffers_mode = Buffers::follow_first;
+  std::vector<Replica> replicas;
+  std::unique_ptr<WorkerTeam> team;
+  std::vector<std::shared_ptr<torch::nn::Module>> submodules;
+  std::vector<Piece> pieces;
+  std::vector<std::size_t> begins;
+  std::optional<ShardBuffers> buffers;
+  bool is_compared = false;
+
+  std::uint64_t step_number = 0;
+  // Of the step in progress.
+  std::vector<ShardLoss> losses;              // by shard
+  std::vector<ShardGradients> gradients;      // by worker
+  std::vector<std::vector<ShardPart>> parts;  // by parameter, of all workers
+  std::vector<torch::Tensor> sums;            // by parameter; undefined where nobody has a gradient
+  std::vector<double> squares;                // by piece
+  std::vector<char> is_finite;                // by piece
+  // Of the steps before, that go into the same update.
+  std::vector<torch::Tensor> accumulated;
+  double accumulated_weight = 0;
+  int accumulated_steps = 0;
+};
+
+DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module,
+                                   const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+                                   std::shared_ptr<torch::optim::Optimizer> its_optimizer,
+                                   const DataParallelOptions& its_options)
+    : module(std::move(its_module)), optimizer(std::move(its_optimizer)), options(its_options) {
+  if (!module) throw UsageError("there is no module to train");
+  if (!optimizer) throw UsageError("there is no optimizer");
+  if (dynamic_cast<const torch::optim::LBFGS*>(optimizer.get()) != nullptr)
+    throw UsageError("LBFGS wants to evaluate the loss several times a step; a data-parallel step evaluates it once");
+  refuse_unless_possible(options);
+  set_up_blas();
+  keep_freed_memory();
+  if (options.replicas == 0) options.replicas = usable_core_count();
+  shards = options.logical_shards == 0 ? options.replicas : options.logical_shards;
+  if (shards < options.replicas) {
+    throw UsageError(fmt::format("logical_shards: expected at least one for each of {} replicas, found {}",
+                                 options.replicas, shards));
+  }
+  buffers_mode = options.buffers.value_or(options.logical_shards == 0 ? Buffers::follow_first : Buffers::per_shard);
+  if (is_exchanged_as_named() && options.logical_shards != 0) {
+    throw UsageError(
+        fmt::format("logical_shards: the same bits on any number of replicas need the algorithm Auto and no "
+                    "compression, found {} and {}",
+                    to_string(options.algorithm), to_string(options.compression)));
+  }
+  if (options.sync_batch_norm && shards != options.replicas) {
+    throw UsageError(
+        fmt::format("sync_batch_norm: all shards must be computed at the same time, and {} shards are for {} "
+                    "replicas",
+                    shards, options.replicas));
+  }
+
+  parameters = parameters_of(*module);
+  if (parameters.empty()) throw UsageError("the module has no parameters");
+  for (const ModuleParameter& parameter : parameters) {
+    tensors.push_back(parameter.tensor());
+    types.push_back(data_type_of_parameter(parameter.name(), parameter.tensor()));
+  }
+  // A clone of tied weights has them apart, each with a gradient of its own. So that all replicas add these up alike,
+  // all are clones then.
+  const bool is_tied = std::ranges::any_of(parameters, [](const ModuleParameter& one) { return one.names.size() > 1; });
+  replicas.resize(static_cast<std::size_t>(options.replicas));
+  for (std::size_t r = 0; r < replicas.size(); ++r) {
+    Replica& replica = replicas[r];
+    replica.module = r == 0 && !is_tied ? module : replica_from(make);
+    replica.submodules = replica.module->modules();
+  }
+  submodules = module->modules();
+  share_memory();
+  pieces = cut_into_pieces(parameters);
+  begins = share_out(pieces, options.replicas);
+  squares.resize(pieces.size());
+  is_finite.resize(pieces.size());
+  buffers.emplace(*module, shards, buffers_mode);
+  for (const Replica& replica : replicas) buffers->refuse_unless_like(*replica.module);
+  make_worlds();
+  team = std::make_unique<WorkerTeam>(options.replicas, [] { use_one_thread(); });
+}
+
+void DataParallelEngine::Inside::share_memory() {
+  for (Replica& replica : replicas) {
+    if (replica.module == module) {
+      replica.parameters = parameters;
+    } else {
+      replica.parameters = share_parameters(parameters, *replica.module);
+    }
+  }
+}
+
+void DataParallelEngine::Inside::make_worlds() {
+  if (is_exchanged_as_named()) {
+    if (std::ranges::adjacent_find(types, std::not_equal_to{}) != types.end())
+      throw UsageError("a named algorithm or compression needs parameters of one type, found float32 and float64");
+    std::vector<NamedShape> shapes;
+    for (const ModuleParameter& parameter : parameters) {
+      shapes.push_back({parameter.name(), parameter.tensor().sizes().vec()});
+    }
+    std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
+    for (std::size_t r = 0; r < replicas.size(); ++r) {
+      replicas[r].world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
+      replicas[r].gradients.emplace(shapes, types.front());
+      if (!std::holds_alternative<NoCompression>(options.compression)) {
+        replicas[r].compressor.emplace(options.compression,
+                                       GradientCompressorOptions{.algorithm = options.algorithm, .seed = options.seed});
+      }
+    }
+  }
+  if (options.sync_batch_norm) {
+    std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
+    for (std::size_t r = 0; r < replicas.size(); ++r)
+      replicas[r].norm_world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
+  }
+}
+
+// Whoever trains the module may have frozen parameters, put parts of it into evaluation, or moved it elsewhere.
+void DataParallelEngine::Inside::follow_the_module() {
+  bool moved = false;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const Replica& replica : replicas) {
+      for (torch::Tensor variable : replica.parameters[i].variables) {
+        if (variable.data_ptr() != tensors[i].data_ptr()) moved = true;
+        if (variable.requires_grad() != tensors[i].requires_grad())
+          variable.set_requires_grad(tensors[i].requires_grad());
+      }
+    }
+    if (data_type_of_parameter(parameters[i].name(), tensors[i]) != types[i])
+      throw UsageError(
+          fmt::format("the parameter '{}' has changed its type since training began", parameters[i].name()));
+  }
+  if (moved) share_memory();
+  for (const Replica& replica : replicas) {
+    for (std::size_t i = 0; i < submodules.size(); ++i) {
+      if (replica.submodules[i]->is_training() != submodules[i]->is_training())
+        replica.submodules[i]->train(submodules[i]->is_training());
+    }
+  }
+}
+
+// As split_batch deals them out.
+Rows DataParallelEngine::Inside::rows_of(int shard, std::int64_t rows) const {
+  return {.first = shard, .stride = shards, .count = shard < rows ? (rows - shard + shards - 1) / shards : 0};
+}
+
+ShardLoss DataParallelEngine::Inside::run_shard(Replica& replica, int shard, const Rows& rows,
+                                                const ReplicaLoss& loss) {
+  const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = static_cast<std::uint64_t>(shard)});
+  std::optional<SyncBatchNorm> norm;
+  if (replica.norm_world) norm.emplace(*replica.norm_world);
+  const auto computed = [&] {
+    const Autocast autocast(options.autocast);
+    return loss(*replica.module, rows);
+  }();
+  return backward(computed, shard, rows.count);
+}
+
+void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss) {
+  Replica& replica = replicas[static_cast<std::size_t>(worker)];
+  ShardGradients& mine = gradients[static_cast<std::size_t>(worker)];
+  const Slice own = chunk(static_cast<std::size_t>(shards), options.replicas, worker);
+  for (std::size_t s = own.first; s < own.end(); ++s) {
+    const int shard = static_cast<int>(s);
+    const Rows its_rows = rows_of(shard, rows);
+    discard_gradients(replica.parameters);
+    if (its_rows.count > 0) {
+      buffers->take(shard, *replica.module);
+      losses[s] = run_shard(replica, shard, its_rows, loss);
+      buffers->keep(shard, *replica.module);
+    }
+    mine.add(shard, losses[s].weight > 0 ? take_gradients(replica.parameters) : std::vector<torch::Tensor>());
+  }
+}
+
+void DataParallelEngine::Inside::compute(std::int64_t rows, const ReplicaLoss& loss) {
+  losses.assign(static_cast<std::size_t>(shards), {});
+  gradients.assign(replicas.size(), ShardGradients(shards));
+  const at::ThreadLocalState callers;
+  team->run(
+      [&](int worker) {
+        const at::ThreadLocalStateGuard guard(callers);
+        run_shards(worker, rows, loss);
+      },
+      options.deadline);
+}
+
+StepReport DataParallelEngine::Inside::weigh() {
+  StepReport report;
+  for (const ShardLoss& one : losses) {
+    report.weight += one.weight;
+    report.loss += one.weight * one.loss;
+  }
+  if (!(report.weight > 0)) throw UsageError("all rows of the batch weigh nothing together, so they have no mean loss");
+  report.loss /= report.weight;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (!sums[i].defined()) report.unused.push_back(parameters[i].name());
+  }
+  return report;
+}
+
+// Sums take the memory of the first gradient that is there.
+void DataParallelEngine::Inside::line_up_gradients() {
+  parts.assign(parameters.size(), {});
+  sums.assign(parameters.size(), {});
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const ShardGradients& worker : gradients) {
+      worker.append_parts(i, parts[i]);
+      if (!sums[i].defined()) sums[i] = worker.first_of(i);
+    }
+  }
+}
+
+StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss& loss) {
+  if (rows < 1) throw UsageError("a batch without rows has no loss");
+  if (options.sync_batch_norm && rows < shards) {
+    throw UsageError(
+        fmt::format("sync_batch_norm: every replica needs a row, found {} rows for {} replicas", rows, shards));
+  }
+  follow_the_module();
+  const OneThread one_thread;
+  buffers->begin(*module);
+  StepReport report;
+  try {
+    if (!is_compared) compare_replicas(rows, loss);
+    compute(rows, loss);
+    line_up_gradients();
+    report = weigh();
+    if (is_exchanged_as_named()) exchange(report.weight);
+    if (!is_in_one_pass()) {
+      team->run([&](int worker) { sum_slice(worker); }, options.deadline);
+      if (options.refuse_nan) refuse_not_finite();
+    }
+  } catch (...) {
+    buffers->undo(*module);
+    gradients.clear();
+    sums.clear();
+    throw;
+  }
+
+  const double weight = accumulated_weight + report.weight;
+  if (accumulated_steps + 1 < options.accumulate) {
+    buffers->finish(*module);
+    accumulated = std::move(sums);
+    accumulated_weight = weight;
+    ++accumulated_steps;
+  } else {
+    double scale = 1 / weight;
+    if (options.clip_norm > 0) {
+      report.gradient_norm = norm_of_sums() * scale;
+      if (report.gradient_norm > options.clip_norm) scale *= options.clip_norm / (report.gradient_norm + 1e-6);
+    }
+    apply(scale);
+    accumulated.clear();
+    accumulated_weight = 0;
+    accumulated_steps = 0;
+    report.updated = true;
+  }
+  ++step_number;
+  gradients.clear();
+  sums.clear();
+  return report;
+}
+
+void DataParallelEngine::Inside::fold_piece(const Piece& piece, std::byte* sum) const {
+  const DataType type = types[piece.parameter];
+  std::vector<ShardPart> its = parts[piece.parameter];
+  for (ShardPart& part : its) {
+    if (part.data != nullptr) part.data = static_cast<const std::byte*>(part.data) + piece.slice.first * size_of(type);
+  }
+  fold_shards(type, shards, its, sum, piece.slice.count);
+}
+
+// This worker's slice of everybody's gradients, and of what was accumulated before; and a look at it.
+void DataParallelEngine::Inside::sum_slice(int worker) {
+  for (const Piece& piece : share_of(worker)) {
+    const auto index = static_cast<std::size_t>(&piece - pieces.data());
+    std::byte* sum = sum_of(piece);
+    const DataType type = types[piece.parameter];
+    is_finite[index] = 1;
+    squares[index] = 0;
+    if (sum == nullptr) continue;
+    if (!is_exchanged_as_named()) fold_piece(piece, sum);
+    if (options.refuse_nan) is_finite[index] = all_finite(type, sum, piece.slice.count) ? 1 : 0;
+    if (accumulated_steps > 0 && accumulated[piece.parameter].defined()) {
+      const auto* before = static_cast<const std::byte*>(accumulated[piece.parameter].data_ptr());
+      fold(ReduceOp::sum, type, sum, before + piece.slice.first * size_of(type), sum, piece.slice.count);
+    }
+    if (options.clip_norm > 0) squares[index] = sum_of_squares(type, sum, piece.slice.count);
+  }
+}
+
+// The named algorithm or compression, over every replica's gradients. Their sum is then replica 0's, in its buffers;
+// all have the same.
+void DataParallelEngine::Inside::exchange(double weight) {
+  // A compression keeps what it leaves out, so nothing that is refused may get into it.
+  std::vector<std::string> not_finite(replicas.size());
+  team->run(
+      [&](int worker) {
+        const auto w = static_cast<std::size_t>(worker);
+        GradientBuffers& mine = *replicas[w].gradients;
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          const Array array = mine[i];
+          const torch::Tensor gradient = gradients[w].first_of(i);
+          if (!gradient.defined()) {
+            std::fill_n(array.data(), array.bytes(), std::byte{0});
+            continue;
+          }
+          if (options.refuse_nan && not_finite[w].empty() && !all_finite(types[i], gradient.data_ptr(), array.length()))
+            not_finite[w] = parameters[i].name();
+          // A mean of what is scaled so is that of the whole batch; without a compression sums are as good.
+          if (replicas[w].compressor) gradient.mul_(static_cast<double>(replicas.size()) / weight);
+          std::memcpy(array.data(), gradient.data_ptr(), array.bytes());
+        }
+      },
+      options.deadline);
+  for (std::size_t w = 0; w < replicas.size(); ++w) {
+    if (!not_finite[w].empty()) refuse_gradient(not_finite[w]);
+  }
+  team->run(
+      [&](int worker) {
+        Replica& replica = replicas[static_cast<std::size_t>(worker)];
+        if (replica.compressor) {
+          replica.compressor->mean(*replica.world, *replica.gradients);
+        } else {
+          all_reduce(*replica.world, replica.gradients->all(), {.algorithm = options.algorithm, .op = ReduceOp::sum});
+        }
+      },
+      options.deadline);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!sums[i].defined()) continue;
+    std::memcpy(sums[i].data_ptr(), (*replicas.front().gradients)[i].data(), (*replicas.front().gradients)[i].bytes());
+    if (replicas.front().compressor) sums[i].mul_(weight);
+  }
+}
+
+void DataParallelEngine::Inside::refuse_not_finite() const {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (is_finite[i] == 0) refuse_gradient(parameters[pieces[i].parameter].name());
+  }
+}
+
+double DataParallelEngine::Inside::norm_of_sums() const {
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+}
+
+void DataParallelEngine::Inside::apply(double scale) {
+  // What was not used in this step may have been in one before.
+  for (std::size_t i = 0; i < sums.size() && !accumulated.empty(); ++i) {
+    if (!sums[i].defined()) sums[i] = accumulated[i];
+  }
+  if (!has_kernels(*optimizer)) {
+    buffers->finish(*module);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i].defined()) tensors[i].mutable_grad() = sums[i].mul_(scale);
+    }
+    optimizer->step();
+    for (const torch::Tensor& tensor : tensors) tensor.mutable_grad() = torch::Tensor();
+    return;
+  }
+  std::vector<bool> has_gradient;
+  for (const torch::Tensor& sum : sums) has_gradient.push_back(sum.defined());
+  const std::vector<PreparedUpdate> updates = prepare_updates(*optimizer, tensors, has_gradient);
+  buffers->finish(*module);
+  team->run(
+      [&](int worker) {
+        is_in_one_pass() ? sum_and_update_slice(worker, updates, scale) : update_slice(worker, updates, scale);
+      },
+      options.deadline);
+}
+
+void DataParallelEngine::Inside::update_slice(int worker, const std::vector<PreparedUpdate>& updates,
+                                              double scale) const {
+  for (const Piece& piece : share_of(worker)) {
+    const PreparedUpdate& prepared = updates[piece.parameter];
+    if (prepared.is_due) update(prepared, piece.slice, sum_of(piece), scale);
+  }
+}
+
+void DataParallelEngine::Inside::sum_and_update_slice(int worker, const std::vector<PreparedUpdate>& updates,
+                                                      double scale) const {
+  std::vector<std::byte> sum(kPieceLength * sizeof(double));
+  for (const Piece& piece : share_of(worker)) {
+    const PreparedUpdate& prepared = updates[piece.parameter];
+    if (!prepared.is_due) continue;
+    fold_piece(piece, sum.data());
+    update(prepared, piece.slice, sum.data(), scale);
+  }
+}
+
+// The module that somebody wrote may be one whose clones are not the same function: a member that is not registered, a
+// factory that makes another one. So all replicas compute the loss of the same rows once, and must come to the same.
+void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const ReplicaLoss& loss) {
+  is_compared = true;
+  if (replicas.size() == 1) return;
+  const Rows same = rows_of(0, rows);
+  std::vector<ShardLoss> found(replicas.size());
+  std::vector<std::vector<torch::Tensor>> found_gradients(replicas.size());
+  const at::ThreadLocalState callers;
+  team->run(
+      [&](int worker) {
+        const at::ThreadLocalStateGuard guard(callers);
+        const auto w = static_cast<std::size_t>(worker);
+        Replica& replica = replicas[w];
+        discard_gradients(replica.parameters);
+        buffers->take(0, *replica.module);
+        found[w] = run_shard(replica, 0, same, loss);
+        found_gradients[w] = take_gradients(replica.parameters);
+      },
+      options.deadline);
+  buffers->undo(*module);
+  for (std::size_t r = 1; r < replicas.size(); ++r) {
+    is_compared = false;  // unless nothing is thrown
+    refuse_other_function(parameters, found, found_gradients, r);
+  }
+  is_compared = true;
+}
+
+std::string DataParallelEngine::Inside::describe() const {
+  std::string text =
+      fmt::format("{} {}, threads of one process; ", options.replicas, options.replicas == 1 ? "replica" : "replicas");
+  if (is_exchanged_as_named()) {
+    const bool is_compressed = !std::holds_alternative<NoCompression>(options.compression);
+    text += fmt::format("gradients all-reduced by {}{}, then updated slice by slice", to_string(options.algorithm),
+                        is_compressed ? fmt::format(", compressed by {}", to_string(options.compression)) : "");
+  } else if (is_in_one_pass()) {
+    text += "each thread sums its slice of all gradients and updates it in the same pass";
+  } else {
+    text += "each thread sums its slice of all gradients, looks at it, and updates it";
+  }
+  if (!has_kernels(*optimizer)) text += "; the optimizer is torch's own and steps once, on one thread";
+  if (options.logical_shards > 0) {
+    std::size_t bytes = 0;
+    for (const torch::Tensor& tensor : tensors) bytes += tensor.nbytes();
+    // A worker keeps a part for each subtree that it has not completed yet.
+    const std::size_t most = parts_at_once(shards, options.replicas);
+    text += fmt::format(
+        "; {} logical shards, the same bits on any number of replicas: {} passes of {} of the batch a "
+        "replica, and up to {} of gradients each",
+        shards, (shards + options.replicas - 1) / options.replicas, fmt::format("1/{}", shards),
+        to_string(Bytes{bytes * most}));
+  }
+  return text;
+}
+
+// --- the engine, as the template sees it ---
+
+DataParallelEngine::DataParallelEngine(std::shared_ptr<torch::nn::Module> module,
+                                       const std::function<std::shared_ptr<torch::nn::Module>()>& make_replica,
+                                       std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                       const DataParallelOptions& options)
+    : inside_(std::make_unique<Inside>(std::move(module), make_replica, std::move(optimizer), options)) {}
+DataParallelEngine::~DataParallelEngine() = default;
+DataParallelEngine::DataParallelEngine(DataParallelEngine&&) noexcept = default;
+DataParallelEngine& DataParallelEngine::operator=(DataParallelEngine&&) noexcept = default;
+
+StepReport DataParallelEngine::step(std::int64_t rows, const ReplicaLoss& loss) { return inside_->step(rows, loss); }
+torch::optim::Optimizer& DataParallelEngine::optimizer() { return *inside_->optimizer; }
+std::string DataParallelEngine::describe() const { return inside_->describe(); }
+
+}  // namespace tutti::detail

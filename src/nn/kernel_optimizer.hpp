@@ -1,0 +1,47 @@
+// A torch optimizer whose step is carried out by tutti's kernels, slice by slice, on any thread. Its state stays where
+// torch keeps it, so that it can be saved, loaded and scheduled as ever.
+//
+//   if (has_kernels(optimizer)) {
+//     std::vector<PreparedUpdate> updates = prepare_updates(optimizer, parameters, has_gradient);
+//     ... on each thread: update(updates[i], slice, gradient, scale);
+//     count_updates(optimizer, ...);
+//   }
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+#include <tutti/base/chunk.hpp>
+#include <tutti/base/data_type.hpp>
+#include <tutti/kernels/optimizer.hpp>
+
+namespace tutti::detail {
+
+// float32 or float64; a UsageError names the parameter otherwise.
+DataType data_type_of_parameter(const std::string& name, const torch::Tensor& parameter);
+
+// Exactly one of torch's own SGD, Adam, AdamW, RMSprop, Adagrad: what is derived from them may step otherwise.
+bool has_kernels(const torch::optim::Optimizer& optimizer);
+
+// One parameter's part in a step.
+struct PreparedUpdate {
+  bool is_due = false;  // it has a gradient, and belongs to the optimizer
+  OptimizerRule rule = {};
+  std::uint64_t step = 1;
+  DataType type = DataType::float32;
+  std::byte* parameter = nullptr;
+  std::array<std::byte*, 3> state = {};
+};
+
+// Makes the state that is not there yet, and counts the step. A UsageError where options cannot be; then nothing was
+// done.
+std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,
+                                            const std::vector<torch::Tensor>& parameters,
+                                            const std::vector<bool>& has_gradient);
+
+void update(const PreparedUpdate& prepared, Slice slice, const void* gradient, double gradient_scale);
+
+}  // namespace tutti::detail

@@ -1,0 +1,41 @@
+// A module's buffers (the running statistics of batch norm), of which every logical shard has its own while it is
+// computed, whichever replica computes it.
+//
+//   buffers.begin(module);
+//   ... on each worker, for each of its shards: take(shard, replica); forward; keep(shard, replica);
+//   buffers.finish(module);        // or undo(module), and nothing has happened
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <tutti/nn/data_parallel.hpp>
+
+namespace tutti::detail {
+
+class ShardBuffers {
+ public:
+  ShardBuffers(const torch::nn::Module& module, int shards, Buffers mode);
+
+  // A UsageError names a buffer that a replica lacks, or has in another shape.
+  void refuse_unless_like(const torch::nn::Module& replica) const;
+
+  // What the module's buffers were set to since the last step counts for all shards.
+  void begin(const torch::nn::Module& module);
+  void take(int shard, const torch::nn::Module& replica) const;
+  void keep(int shard, const torch::nn::Module& replica);
+  void finish(const torch::nn::Module& module);
+  void undo(const torch::nn::Module& module) const;
+
+ private:
+  using Tensors = std::vector<torch::Tensor>;
+
+  Buffers mode_;
+  std::vector<std::string> names_;
+  Tensors published_;              // what the module had after the last step
+  std::vector<Tensors> kept_;      // by shard
+  std::vector<Tensors> computed_;  // by shard, of the step in progress; none where it has no rows
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,55 @@
+// What a worker has computed in a step: the losses of its shards, and their gradients, added up as far as the tree over
+// all shards allows (sync/shard_fold.hpp).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/types.h>
+#include <tutti/nn/weighted_loss.hpp>
+#include <tutti/sync/shard_fold.hpp>
+
+#include "module_parameters.hpp"
+
+namespace tutti::detail {
+
+struct ShardLoss {
+  double loss = 0;
+  double weight = 0;  // 0 where the shard has no rows, or none that count
+};
+
+// Gradients of loss * weight, into the parameters that it depends on. A UsageError where the closure returned no loss
+// that can be: several numbers, one that depends on nothing, a weight below 0.
+ShardLoss backward(const WeightedLoss& loss, int shard, std::int64_t rows);
+
+void discard_gradients(const std::vector<ModuleParameter>& parameters);
+
+// Takes the gradients out of the parameters, laid out as these are; undefined where there is none. What a tied
+// parameter has got under its names is added up in their order. A UsageError names a parameter whose gradient is
+// sparse.
+std::vector<torch::Tensor> take_gradients(const std::vector<ModuleParameter>& parameters);
+
+class ShardGradients {
+ public:
+  explicit ShardGradients(int shards) : shards_(shards) {}
+
+  // Shards come in order. Gradients by parameter, or none where nothing of the shard counts.
+  void add(int shard, std::vector<torch::Tensor> gradients);
+
+  // Of one parameter, behind those of the workers before.
+  void append_parts(std::size_t parameter, std::vector<ShardPart>& parts) const;
+  // The first gradient of a parameter that is there; undefined where none is.
+  torch::Tensor first_of(std::size_t parameter) const;
+
+ private:
+  struct Part {
+    int first = 0;
+    int count = 1;
+    std::vector<torch::Tensor> gradients;
+  };
+
+  int shards_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace tutti::detail
