@@ -380,7 +380,9 @@ ShardLoss DataParallelEngine::Inside::run_shard(Replica& replica, int shard, con
     const Autocast autocast(options.autocast);
     return loss(*replica.module, rows);
   }();
-  return backward(computed, shard, rows.count);
+  const ShardLoss weighed = detail::weigh(computed, shard, rows.count);
+  if (weighed.weight > 0) detail::backward(computed, weighed.weight);
+  return weighed;
 }
 
 void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss) {

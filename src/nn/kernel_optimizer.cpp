@@ -207,6 +207,30 @@ void update(const PreparedUpdate& prepared, Slice slice, const void* gradient, d
                  .gradient_scale = gradient_scale});
 }
 
+void step(torch::optim::Optimizer& optimizer) {
+  if (!has_kernels(optimizer)) {
+    optimizer.step();
+    return;
+  }
+  std::vector<torch::Tensor> parameters;
+  std::vector<bool> has_gradient;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      parameters.push_back(parameter);
+      has_gradient.push_back(parameter.grad().defined());
+    }
+  }
+  const std::vector<PreparedUpdate> updates = prepare_updates(optimizer, parameters, has_gradient);
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    if (!updates[i].is_due) continue;
+    const torch::Tensor gradient = parameters[i].grad().strides() == parameters[i].strides()
+                                       ? parameters[i].grad()
+                                       : torch::empty_like(parameters[i], parameters[i].options().requires_grad(false))
+                                             .copy_(parameters[i].grad());
+    update(updates[i], {0, static_cast<std::size_t>(parameters[i].numel())}, gradient.data_ptr(), 1);
+  }
+}
+
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
                                                         const torch::optim::OptimizerOptions& options) {
   // A tied parameter comes once, or it would be updated twice.

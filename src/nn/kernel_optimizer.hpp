@@ -42,6 +42,9 @@ std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,
                                             const std::vector<torch::Tensor>& parameters,
                                             const std::vector<bool>& has_gradient);
 
+// A whole step with the gradients that its parameters have, with kernels where there are.
+void step(torch::optim::Optimizer& optimizer);
+
 void update(const PreparedUpdate& prepared, Slice slice, const void* gradient, double gradient_scale);
 
 }  // namespace tutti::detail

@@ -1,9 +1,12 @@
 #include "shard_buffers.hpp"
 
+#include <cstring>
 #include <sstream>
 
 #include <fmt/format.h>
+#include <tutti/base/chunk.hpp>
 #include <tutti/base/error.hpp>
+#include <tutti/collective/collectives.hpp>
 #include <tutti/kernels/fold.hpp>
 
 namespace tutti::detail {
@@ -59,7 +62,7 @@ void ShardBuffers::refuse_unless_like(const torch::nn::Module& replica) const {
 
 void ShardBuffers::begin(const torch::nn::Module& module) {
   if (names_.empty()) return;
-  computed_.assign(kept_.size(), {});
+  forget();
   const Tensors now = module.buffers();
   bool changed = false;
   for (std::size_t i = 0; i < now.size(); ++i) changed = changed || !torch::equal(now[i], published_[i]);
@@ -67,6 +70,8 @@ void ShardBuffers::begin(const torch::nn::Module& module) {
   published_ = copies(now);
   for (Tensors& one : kept_) one = copies(published_);
 }
+
+void ShardBuffers::forget() { computed_.assign(kept_.size(), {}); }
 
 void ShardBuffers::take(int shard, const torch::nn::Module& replica) const {
   if (!names_.empty()) copy(replica.buffers(), kept_[static_cast<std::size_t>(shard)]);
@@ -90,12 +95,58 @@ void ShardBuffers::finish(const torch::nn::Module& module) {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     std::vector<torch::Tensor> its;
     for (const Tensors* one : counted) its.push_back((*one)[i]);
+    if (its.empty()) return;  // a step of nobody
     published_[i] = mode_ == Buffers::follow_first ? its.front().clone() : mean_of(its);
   }
   if (mode_ != Buffers::per_shard) {
     for (Tensors& one : kept_) one = copies(published_);
   }
   copy(module.buffers(), published_);
+}
+
+void ShardBuffers::finish(const torch::nn::Module& module, Communicator& world) {
+  if (names_.empty()) return;
+  exchange(world);
+  finish(module);
+}
+
+// Everybody sends as much: a flag for each of as many shards as the first has, and their buffers one behind the other.
+void ShardBuffers::exchange(Communicator& world) {
+  const auto shards_of = [&](int rank) { return chunk(kept_.size(), world.size(), rank); };
+  std::size_t shard_bytes = sizeof(std::int64_t);
+  for (const torch::Tensor& tensor : published_) shard_bytes += tensor.nbytes();
+  const std::size_t words = (shard_bytes + sizeof(std::int64_t) - 1) / sizeof(std::int64_t);
+  const std::size_t rank_words = words * shards_of(0).count;
+  std::vector<std::int64_t> mine(rank_words);
+  const auto for_each = [&](const Slice& shards, std::int64_t* memory, auto f) {
+    for (std::size_t shard = shards.first; shard < shards.end(); ++shard) {
+      std::int64_t* its = memory + (shard - shards.first) * words;
+      f(shard, *its, reinterpret_cast<std::byte*>(its + 1));
+    }
+  };
+  for_each(shards_of(world.rank().value), mine.data(),
+           [&](std::size_t shard, std::int64_t& is_there, std::byte* bytes) {
+             is_there = computed_[shard].empty() ? 0 : 1;
+             for (const torch::Tensor& tensor : computed_[shard]) {
+               std::memcpy(bytes, tensor.data_ptr(), tensor.nbytes());
+               bytes += tensor.nbytes();
+             }
+           });
+  std::vector<std::int64_t> all(rank_words * static_cast<std::size_t>(world.size()));
+  all_gather(world, mine, all);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank == world.rank().value) continue;
+    for_each(shards_of(rank), all.data() + rank_words * static_cast<std::size_t>(rank),
+             [&](std::size_t shard, std::int64_t& is_there, std::byte* bytes) {
+               computed_[shard].clear();
+               if (is_there == 0) return;
+               computed_[shard] = copies(published_);
+               for (const torch::Tensor& tensor : computed_[shard]) {
+                 std::memcpy(tensor.data_ptr(), bytes, tensor.nbytes());
+                 bytes += tensor.nbytes();
+               }
+             });
+  }
 }
 
 void ShardBuffers::undo(const torch::nn::Module& module) const {

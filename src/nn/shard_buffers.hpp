@@ -10,7 +10,8 @@
 #include <vector>
 
 #include <torch/nn/module.h>
-#include <tutti/nn/data_parallel.hpp>
+#include <tutti/collective/communicator.hpp>
+#include <tutti/nn/buffers.hpp>
 
 namespace tutti::detail {
 
@@ -23,13 +24,20 @@ class ShardBuffers {
 
   // What the module's buffers were set to since the last step counts for all shards.
   void begin(const torch::nn::Module& module);
+  // Nothing has been computed yet.
+  void forget();
   void take(int shard, const torch::nn::Module& replica) const;
   void keep(int shard, const torch::nn::Module& replica);
   void finish(const torch::nn::Module& module);
+  // The same where other ranks have computed other shards: tells each other first. Rank r has computed chunk r
+  // of them.
+  void finish(const torch::nn::Module& module, Communicator& world);
   void undo(const torch::nn::Module& module) const;
 
  private:
   using Tensors = std::vector<torch::Tensor>;
+
+  void exchange(Communicator& world);
 
   Buffers mode_;
   std::vector<std::string> names_;

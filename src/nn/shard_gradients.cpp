@@ -27,7 +27,7 @@ void add_to(torch::Tensor& sum, const torch::Tensor& gradient) {
 
 }  // namespace
 
-ShardLoss backward(const WeightedLoss& loss, int shard, std::int64_t rows) {
+ShardLoss weigh(const WeightedLoss& loss, int shard, std::int64_t rows) {
   const auto refuse = [&](const std::string& what) { throw UsageError(fmt::format("shard {}: {}", shard, what)); };
   if (!loss.loss.defined()) refuse("the closure returned no loss");
   if (loss.loss.numel() != 1) {
@@ -40,9 +40,10 @@ ShardLoss backward(const WeightedLoss& loss, int shard, std::int64_t rows) {
   if (!(weight >= 0) || !std::isfinite(weight)) refuse(fmt::format("expected a weight from 0 on, found {}", weight));
   if (weight == 0) return {};
   if (!loss.loss.requires_grad()) refuse("the loss does not depend on any parameter that is trained");
-  loss.loss.backward(torch::full_like(loss.loss, weight));
   return {.loss = loss.loss.item<double>(), .weight = weight};
 }
+
+void backward(const WeightedLoss& loss, double weight) { loss.loss.backward(torch::full_like(loss.loss, weight)); }
 
 void discard_gradients(const std::vector<ModuleParameter>& parameters) {
   for (const ModuleParameter& parameter : parameters) {
@@ -95,6 +96,10 @@ void ShardGradients::append_parts(std::size_t parameter, std::vector<ShardPart>&
     const bool is_there = !part.gradients.empty() && part.gradients[parameter].defined();
     parts.push_back({part.first, part.count, is_there ? part.gradients[parameter].data_ptr() : nullptr});
   }
+}
+
+torch::Tensor ShardGradients::gradient(std::size_t part, std::size_t parameter) const {
+  return parts_[part].gradients.empty() ? torch::Tensor() : parts_[part].gradients[parameter];
 }
 
 torch::Tensor ShardGradients::first_of(std::size_t parameter) const {

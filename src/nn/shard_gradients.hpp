@@ -18,9 +18,12 @@ struct ShardLoss {
   double weight = 0;  // 0 where the shard has no rows, or none that count
 };
 
-// Gradients of loss * weight, into the parameters that it depends on. A UsageError where the closure returned no loss
-// that can be: several numbers, one that depends on nothing, a weight below 0.
-ShardLoss backward(const WeightedLoss& loss, int shard, std::int64_t rows);
+// What the closure returned, looked at: a UsageError where it is no loss that can be, several numbers, one that depends
+// on nothing, a weight below 0.
+ShardLoss weigh(const WeightedLoss& loss, int shard, std::int64_t rows);
+
+// Gradients of loss * weight, into the parameters that it depends on.
+void backward(const WeightedLoss& loss, double weight);
 
 void discard_gradients(const std::vector<ModuleParameter>& parameters);
 
@@ -35,6 +38,10 @@ class ShardGradients {
 
   // Shards come in order. Gradients by parameter, or none where nothing of the shard counts.
   void add(int shard, std::vector<torch::Tensor> gradients);
+
+  std::size_t part_count() const { return parts_.size(); }
+  // Part p's gradient of a parameter; undefined where there is none.
+  torch::Tensor gradient(std::size_t part, std::size_t parameter) const;
 
   // Of one parameter, behind those of the workers before.
   void append_parts(std::size_t parameter, std::vector<ShardPart>& parts) const;

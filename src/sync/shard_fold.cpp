@@ -19,13 +19,11 @@ std::size_t parts_of_left_half(std::span<const ShardPart> parts, int count) {
       std::ranges::find_if(parts, [&](const ShardPart& part) { return part.first >= end; }) - parts.begin());
 }
 
-// Whether the tree over the parts, each taken for one, is the tree over the shards.
-bool is_tree_over_parts(std::span<const ShardPart> parts, int count) {
+bool is_tree(std::span<const ShardPart> parts, int count) {
   if (parts.size() == 1) return true;
   const std::size_t left = parts_of_left_half(parts, count);
   if (left != static_cast<std::size_t>(left_half(static_cast<int>(parts.size())))) return false;
-  return is_tree_over_parts(parts.first(left), left_half(count)) &&
-         is_tree_over_parts(parts.subspan(left), count - left_half(count));
+  return is_tree(parts.first(left), left_half(count)) && is_tree(parts.subspan(left), count - left_half(count));
 }
 
 // For one block: leaves are read where they are, nodes written to scratch.
@@ -76,9 +74,25 @@ std::optional<int> neighbour_in_tree(int shards, int first, int count) {
   return std::nullopt;
 }
 
+bool is_tree_over_parts(int shards, std::span<const ShardPart> parts) { return is_tree(parts, shards); }
+
+std::vector<ShardPart> parts_of_shards(int shards, int first, int count) {
+  std::vector<ShardPart> parts;
+  for (int shard = first; shard < first + count; ++shard) {
+    parts.push_back({.first = shard});
+    while (parts.size() > 1) {
+      ShardPart& left = parts[parts.size() - 2];
+      if (neighbour_in_tree(shards, left.first, left.count) != parts.back().count) break;
+      left.count += parts.back().count;
+      parts.pop_back();
+    }
+  }
+  return parts;
+}
+
 bool fold_shards(DataType type, int shards, std::span<const ShardPart> parts, void* destination, std::size_t length) {
   const bool all_contribute = std::ranges::all_of(parts, [](const ShardPart& part) { return part.data != nullptr; });
-  if (all_contribute && is_tree_over_parts(parts, shards)) {
+  if (all_contribute && is_tree_over_parts(shards, parts)) {
     if (parts.size() == 1 && parts.front().data == destination) return true;
     std::vector<const void*> sources;
     for (const ShardPart& part : parts) sources.push_back(part.data);

@@ -32,19 +32,13 @@
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 #include <tutti/base/deadline.hpp>
+#include <tutti/nn/buffers.hpp>
 #include <tutti/nn/rows.hpp>
 #include <tutti/nn/weighted_loss.hpp>
 #include <tutti/strategy/all_reduce_strategy.hpp>
 #include <tutti/strategy/compression.hpp>
 
 namespace tutti {
-
-// What becomes of a module's buffers, such as the running statistics of batch norm, after a step.
-enum class Buffers : std::uint8_t {
-  follow_first,  // all take those of the first replica (or shard)
-  averaged,      // all take the mean
-  per_shard,     // each logical shard keeps its own; `net` gets the mean
-};
 
 struct DataParallelOptions {
   int replicas = 0;  // as many as this process may use cores, where 0

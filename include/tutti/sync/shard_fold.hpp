@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include <tutti/base/data_type.hpp>
 
@@ -25,6 +26,13 @@ struct ShardPart {
 
 // Where parts [first, first + count) and what follows them are the two halves of a node: the count of that other half.
 std::optional<int> neighbour_in_tree(int shards, int first, int count);
+
+// Whether the balanced tree over the parts, each taken for one, is the tree over the shards: then any fold of the parts
+// along their own tree will do.
+bool is_tree_over_parts(int shards, std::span<const ShardPart> parts);
+
+// The parts that a worker is left with whose shards are `first` to `first + count - 1`.
+std::vector<ShardPart> parts_of_shards(int shards, int first, int count);
 
 // destination = the sum over all parts, which are sorted, cover all shards, and are nodes of the tree. The destination
 // may be one of the parts. False, and nothing written, where none of them has data.

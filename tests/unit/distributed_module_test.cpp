@@ -1,0 +1,438 @@
+// DistributedModule over ranks that are threads, against plain libtorch over the whole batch.
+#include <tutti/nn/distributed_module.hpp>
+
+#include <mutex>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <tutti/collective/collectives.hpp>
+#include <tutti/collective/run_ranks.hpp>
+#include <tutti/nn/data_parallel.hpp>
+
+namespace tutti {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  explicit NetImpl(std::int64_t its_width = 16, double its_dropout = 0) : width(its_width), dropout(its_dropout) {
+    reset();
+  }
+  void reset() override {
+    first = register_module("first", torch::nn::Linear(6, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    second = register_module("second", torch::nn::Linear(width, 3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor hidden = torch::relu(first(x));
+    if (uses_norm) hidden = norm(hidden);
+    return second(torch::dropout(hidden, dropout, is_training()));
+  }
+
+  std::int64_t width;
+  double dropout;
+  bool uses_norm = false;
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear second{nullptr};
+};
+TORCH_MODULE(Net);
+
+using Batch = std::tuple<torch::Tensor, torch::Tensor>;
+
+Net make_net(std::uint64_t seed = 1, double dropout = 0) {
+  static std::mutex mutex;  // libtorch's generator is everybody's
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(seed);
+  Net net(16, dropout);
+  net->to(torch::kFloat64);
+  return net;
+}
+
+Batch make_batch(std::int64_t rows, std::uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  return {torch::randn({rows, 6}, generator, torch::kFloat64), torch::randint(0, 3, {rows}, generator, torch::kInt64)};
+}
+
+torch::Tensor loss_of(NetImpl& net, const Batch& rows) {
+  return torch::nn::functional::cross_entropy(net.forward(std::get<0>(rows)), std::get<1>(rows));
+}
+
+Batch rows_of(const Batch& batch, Rank rank, int ranks) {
+  const std::int64_t rows = row_count(batch);
+  const Rows mine{.first = rank.value, .stride = ranks, .count = (rows - rank.value + ranks - 1) / ranks};
+  return slice_rows(batch, mine);
+}
+
+std::vector<torch::Tensor> values_of(torch::nn::Module& module) {
+  std::vector<torch::Tensor> values;
+  for (const torch::Tensor& one : module.parameters()) values.push_back(one.detach().clone());
+  for (const torch::Tensor& one : module.buffers()) values.push_back(one.detach().clone());
+  return values;
+}
+
+void expect_near(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b, double most,
+                 const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_LE((a[i] - b[i]).abs().max().item<double>(), most) << what << ", tensor " << i;
+}
+
+void expect_same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i], b[i])) << what << ", tensor " << i;
+}
+
+// Parameters after some steps of SGD with momentum over the whole batch.
+std::vector<torch::Tensor> trained_whole(int steps, std::int64_t rows) {
+  Net net = make_net();
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    loss_of(*net, make_batch(rows, static_cast<std::uint64_t>(step))).backward();
+    optimizer.step();
+  }
+  return values_of(*net);
+}
+
+TEST(DistributedModule, EqualsTheLargeBatchWithUnevenShares) {
+  const std::vector<torch::Tensor> whole = trained_whole(6, 11);
+  for (int ranks : {1, 2, 3, 5}) {
+    for (bool sets_to_none : {true, false}) {
+      for (std::uint64_t bucket : {1u, 600u, 1u << 20}) {
+        run_ranks(ranks, [&](Communicator& world) {
+          // Every rank begins with other values; rank 0's count.
+          Net net = make_net(1 + static_cast<std::uint64_t>(world.rank().value));
+          DistributedModule model(net.ptr(), std::move(world),
+                                  {.bucket_size = Bytes{bucket}, .first_bucket_size = Bytes{bucket}});
+          torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+          for (int step = 0; step < 6; ++step) {
+            const Batch mine = rows_of(make_batch(11, static_cast<std::uint64_t>(step)), model.rank(), model.size());
+            net->zero_grad(sets_to_none);
+            model.backward(loss_of(*net, mine), static_cast<double>(row_count(mine)));
+            optimizer.step();
+          }
+          expect_near(values_of(*net), whole, 1e-9, fmt::format("{} ranks, bucket {}", ranks, bucket));
+        });
+      }
+    }
+  }
+}
+
+TEST(DistributedModule, ABareBackwardIsSynchronisedToo) {
+  const std::vector<torch::Tensor> whole = trained_whole(4, 12);
+  run_ranks(3, [&](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad(true);
+      loss_of(*net, rows_of(make_batch(12, static_cast<std::uint64_t>(step)), model.rank(), model.size())).backward();
+      optimizer.step();
+    }
+    expect_near(values_of(*net), whole, 1e-9, "bare");
+  });
+}
+
+TEST(DistributedModule, ABatchThatAllHaveIsDealtOut) {
+  const std::vector<torch::Tensor> whole = trained_whole(4, 7);
+  for (int ranks : {1, 2, 5, 8}) {
+    run_ranks(ranks, [&](Communicator& world) {
+      Net net = make_net();
+      DistributedModule model(net.ptr(), std::move(world));
+      torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int step = 0; step < 4; ++step) {
+        net->zero_grad(true);
+        const Batch batch = make_batch(7, static_cast<std::uint64_t>(step));
+        const double loss = model.backward(batch, [&](const Batch& rows) { return loss_of(*net, rows); });
+        EXPECT_NEAR(loss, loss_of(*net, batch).item<double>(), 1e-9);
+        model.step(optimizer);
+      }
+      expect_near(values_of(*net), whole, 1e-9, fmt::format("{} ranks", ranks));
+    });
+  }
+}
+
+TEST(DistributedModule, GivesTheSameBitsForLogicalShardsOnAnyNumberOfRanksAndReplicas) {
+  for (int shards : {8, 6}) {
+    std::vector<torch::Tensor> expected;
+    std::vector<double> losses;
+    const auto options = torch::optim::AdamOptions(1e-2);
+    for (int replicas : {1, 4}) {
+      Net net = make_net(1, 0.3);
+      net->uses_norm = true;
+      DataParallel<NetImpl> parallel(
+          [&] {
+            Net replica = make_net(1, 0.3);
+            replica->uses_norm = true;
+            return replica.ptr();
+          },
+          options, {.replicas = replicas, .logical_shards = shards, .seed = 5});
+      std::vector<double> its;
+      for (int step = 0; step < 4; ++step) {
+        its.push_back(parallel.step(make_batch(30, static_cast<std::uint64_t>(step)),
+                                    [](NetImpl& replica, Batch& rows) { return loss_of(replica, rows); }));
+      }
+      if (expected.empty()) {
+        expected = values_of(*parallel.module());
+        losses = its;
+      }
+      expect_same(values_of(*parallel.module()), expected, fmt::format("{} replicas", replicas));
+      EXPECT_EQ(its, losses);
+    }
+    for (int ranks : {1, 2, 3, 4, 6}) {
+      run_ranks(ranks, [&](Communicator& world) {
+        Net net = make_net(1, 0.3);
+        net->uses_norm = true;
+        DistributedModule model(net.ptr(), std::move(world), {.logical_shards = shards, .seed = 5});
+        torch::optim::Adam optimizer(net->parameters(), options);
+        std::vector<double> its;
+        for (int step = 0; step < 4; ++step) {
+          its.push_back(model.backward(make_batch(30, static_cast<std::uint64_t>(step)),
+                                       [&](const Batch& rows) { return loss_of(*net, rows); }));
+          model.step(optimizer);
+        }
+        expect_same(values_of(*net), expected, fmt::format("{} shards, {} ranks", shards, ranks));
+        EXPECT_EQ(its, losses) << ranks;
+      });
+    }
+  }
+}
+
+TEST(DistributedModule, TheFirstBucketIsOnItsWayBeforeTheLastGradientIsReady) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<BucketEvent::Kind> events;
+    const auto note = [&](const BucketEvent& event) {
+      const std::lock_guard lock(mutex);
+      events.push_back(event.kind);
+      changed.notify_all();
+    };
+    DistributedModule model(net.ptr(), std::move(world),
+                            {.bucket_size = Bytes{1}, .first_bucket_size = Bytes{1}, .on_event = note});
+    const Batch batch = make_batch(4, 1);
+    torch::Tensor hidden = net->first(std::get<0>(batch));
+    // Backward does not come to the first layer before the second layer's exchange has begun.
+    hidden.register_hook([&](const torch::Tensor&) {
+      std::unique_lock lock(mutex);
+      EXPECT_TRUE(changed.wait_for(lock, 30s, [&] {
+        return std::ranges::find(events, BucketEvent::Kind::bucket_started) != events.end();
+      })) << "no bucket was started while backward went on";
+    });
+    model.backward(torch::nn::functional::cross_entropy(net->second(torch::relu(hidden)), std::get<1>(batch)));
+    const auto started = std::ranges::find(events, BucketEvent::Kind::bucket_started);
+    const auto last_ready =
+        std::ranges::find(events.rbegin(), events.rend(), BucketEvent::Kind::gradient_ready).base() - 1;
+    EXPECT_LT(started, last_ready);
+  });
+}
+
+TEST(DistributedModule, UnusedParametersAreNamedAndLeftAlone) {
+  run_ranks(3, [](Communicator& world) {
+    const Rank rank = world.rank();
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    for (int round = 0; round < 3; ++round) {
+      net->zero_grad(true);
+      const Batch batch = make_batch(4, 1);
+      // Rank 1 alone uses the second layer's weight; nobody uses batch norm's.
+      torch::Tensor loss = net->first(std::get<0>(batch)).square().mean();
+      if (rank == Rank{1}) loss = loss + net->second->weight.square().sum();
+      model.backward(loss);
+      EXPECT_THAT(model.report().unused, ElementsAre("norm.weight", "norm.bias", "second.bias"));
+      EXPECT_FALSE(net->norm->weight.grad().defined());
+      EXPECT_LE((net->second->weight.grad() - 2 * net->second->weight / 3).abs().max().item<double>(), 1e-12);
+    }
+  });
+}
+
+TEST(DistributedModule, NoSyncAddsUpUntilTheStepThatSynchronises) {
+  const std::vector<torch::Tensor> whole = trained_whole(3, 12);
+  run_ranks(2, [&](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad(true);
+      const Batch mine = rows_of(make_batch(12, static_cast<std::uint64_t>(step)), model.rank(), 2);
+      const Batch one = slice_rows(mine, {.first = 0, .stride = 1, .count = 4});
+      const Batch other = slice_rows(mine, {.first = 4, .stride = 1, .count = 2});
+      {
+        const auto guard = model.no_sync();
+        model.backward(loss_of(*net, one), 4);
+      }
+      model.backward(loss_of(*net, other), 2);
+      optimizer.step();
+    }
+    expect_near(values_of(*net), whole, 1e-9, "no_sync");
+  });
+}
+
+TEST(DistributedModule, RanksWithFewerBatchesJoinUntilTheLastIsDone) {
+  run_ranks(3, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    Net alone = make_net();
+    torch::optim::SGD reference(alone->parameters(), 0.1);
+    const int batches = 1 + 2 * model.rank().value;
+    for (int step = 0; step < 5; ++step) {
+      // What those train on who still have batches, together.
+      reference.zero_grad();
+      for (int rank = 0; rank < 3; ++rank) {
+        if (step >= 1 + 2 * rank) continue;
+        const int left = (step < 1 ? 1 : 0) + (step < 3 ? 1 : 0) + 1;
+        (loss_of(*alone, make_batch(5, static_cast<std::uint64_t>(10 * step + rank))) / left).backward();
+      }
+      reference.step();
+      if (step >= batches) continue;
+      net->zero_grad(true);
+      model.backward(loss_of(*net, make_batch(5, static_cast<std::uint64_t>(10 * step + model.rank().value))));
+      optimizer.step();
+    }
+    model.join();
+    expect_near(values_of(*net), values_of(*alone), 1e-9, to_string(model.rank()));
+  });
+}
+
+TEST(DistributedModule, ModulesThatDifferAreRefusedOnAllRanks) {
+  run_ranks(3, [](Communicator& world) {
+    const Net net(world.rank() == Rank{2} ? 8 : 16);
+    try {
+      DistributedModule model(net.ptr(), std::move(world));
+      FAIL() << "was taken";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.kind(), FailureKind::disagreement);
+      EXPECT_THAT(error.what(), HasSubstr("'first.weight' is Float [16, 6] on rank 0 and Float [8, 6] on rank 2"));
+    }
+  });
+}
+
+TEST(DistributedModule, AnErrorInOneRanksBackwardIsToldToAllAndTheNextRoundWorks) {
+  run_ranks(3, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world), {.bucket_size = Bytes{1}, .first_bucket_size = Bytes{1}});
+    for (int round = 0; round < 3; ++round) {
+      net->zero_grad(true);
+      torch::Tensor hidden = net->first(std::get<0>(make_batch(4, 1)));
+      if (model.rank() == Rank{1})
+        hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("out of luck"); });
+      try {
+        model.backward(net->second(hidden).square().mean());
+        ADD_FAILURE() << "nothing was said";
+      } catch (const PeerError& error) {
+        EXPECT_NE(model.rank(), Rank{1});
+        EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+        EXPECT_TRUE(error.communicator_usable());
+      } catch (const std::exception& error) {
+        EXPECT_EQ(model.rank(), Rank{1});
+        EXPECT_THAT(error.what(), HasSubstr("out of luck"));
+      }
+      model.backward(loss_of(*net, make_batch(4, 2)));
+    }
+  });
+}
+
+TEST(DistributedModule, AGradientThatIsNoNumberIsRefusedOnAllRanksByName) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    Batch batch = make_batch(4, 1);
+    if (model.rank() == Rank{1}) std::get<0>(batch)[2][3] = NAN;
+    try {
+      model.backward(loss_of(*net, batch));
+      ADD_FAILURE() << "was taken";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the gradient of '"));
+      EXPECT_THAT(error.what(), HasSubstr("is not finite"));
+    }
+    EXPECT_FALSE(net->first->weight.grad().defined());
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    EXPECT_TRUE(net->first->weight.grad().defined());
+  });
+}
+
+TEST(DistributedModule, HooksAndCompressionsAreCarriedOut) {
+  for (const Compression& compression : compressions()) {
+    run_ranks(2, [&](Communicator& world) {
+      Net net = make_net();
+      DistributedModule model(net.ptr(), std::move(world), {.compression = compression});
+      torch::optim::SGD optimizer(net->parameters(), 0.2);
+      const Batch mine = rows_of(make_batch(12, 3), model.rank(), 2);
+      double first = 0;
+      for (int step = 0; step < 60; ++step) {
+        net->zero_grad(true);
+        model.backward(loss_of(*net, mine));
+        optimizer.step();
+        if (step == 0) first = model.report().loss;
+      }
+      EXPECT_LT(model.report().loss, 0.7 * first) << to_string(compression);
+    });
+  }
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    int calls = 0;
+    DistributedModule model(net.ptr(), std::move(world),
+                            {.bucket_size = Bytes{1},
+                             .first_bucket_size = Bytes{1},
+                             .hook = [&](Communicator& its_world, GradientBuffers& bucket) {
+                               ++calls;
+                               all_reduce(its_world, bucket.all(), {.op = ReduceOp::mean});
+                             }});
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    EXPECT_EQ(calls, 6);
+    Net alone = make_net();
+    loss_of(*alone, make_batch(4, 1)).backward();
+    EXPECT_LE((net->first->weight.grad() - alone->first->weight.grad()).abs().max().item<double>(), 1e-12);
+  });
+}
+
+TEST(DistributedModule, BuffersFollowTheFirstOrAreAveraged) {
+  for (Buffers mode : {Buffers::follow_first, Buffers::averaged}) {
+    run_ranks(3, [&](Communicator& world) {
+      Net net = make_net();
+      net->uses_norm = true;
+      DistributedModule model(net.ptr(), std::move(world), {.buffers = mode});
+      torch::Tensor expected = torch::zeros({16}, torch::kFloat64);
+      for (int rank = 0; rank < (mode == Buffers::averaged ? 3 : 1); ++rank) {
+        Net alone = make_net();
+        alone->uses_norm = true;
+        alone->forward(std::get<0>(make_batch(6, static_cast<std::uint64_t>(rank))));
+        expected += alone->norm->running_mean / (mode == Buffers::averaged ? 3 : 1);
+      }
+      model.backward(loss_of(*net, make_batch(6, static_cast<std::uint64_t>(model.rank().value))));
+      EXPECT_LE((net->norm->running_mean - expected).abs().max().item<double>(), 1e-12);
+    });
+  }
+}
+
+TEST(DistributedModule, GoesOnWithThoseLeft) {
+  run_ranks(3, [](Communicator& world) {
+    const Rank rank = world.rank();
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    if (rank == Rank{1}) return;
+    std::vector<Rank> lost;
+    try {
+      model.backward(loss_of(*net, make_batch(4, 1)));
+      ADD_FAILURE() << "nobody was missed";
+    } catch (const PeerError& error) {
+      lost = error.ranks();
+    }
+    EXPECT_EQ(lost, std::vector{Rank{1}});
+    model.rebuild(std::vector{Rank{0}, Rank{2}});
+    EXPECT_EQ(model.size(), 2);
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    EXPECT_EQ(model.report().weight, 2);
+  });
+}
+
+}  // namespace
+}  // namespace tutti
