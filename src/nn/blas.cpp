@@ -4,8 +4,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include <fmt/format.h>
+#include <tutti/transport/environment.hpp>
 
 namespace tutti {
 namespace {
@@ -86,7 +88,10 @@ std::string BlasSetup::line() const {
 const BlasSetup& set_up_blas() {
   static const BlasSetup setup = [] {
     const BlasSetup found = look_and_set_right();
-    if (std::getenv("TUTTI_QUIET") == nullptr) std::fprintf(stderr, "tutti: %s\n", found.line().c_str());
+    // Of several processes on a host one speaks for all.
+    const std::optional<ProcessPlace> place = discover_place();
+    const bool is_first = !place || place->local_rank == 0;
+    if (is_first && std::getenv("TUTTI_QUIET") == nullptr) std::fprintf(stderr, "tutti: %s\n", found.line().c_str());
     return found;
   }();
   return setup;

@@ -10,6 +10,8 @@
 #include <tutti/collective/collectives.hpp>
 #include <tutti/collective/run_ranks.hpp>
 #include <tutti/nn/data_parallel.hpp>
+#include <tutti/nn/synced_module.hpp>
+#include <tutti/sync/threaded_gradient_sync.hpp>
 
 namespace tutti {
 namespace {
@@ -432,6 +434,40 @@ TEST(DistributedModule, GoesOnWithThoseLeft) {
     model.backward(loss_of(*net, make_batch(4, 1)));
     EXPECT_EQ(model.report().weight, 2);
   });
+}
+
+// The loop takes any GradientSync.
+std::vector<torch::Tensor> trained_with(GradientSync& sync, int worker, int workers) {
+  Net net = make_net();
+  SyncedModule model(net.ptr(), sync);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 6; ++step) {
+    const Batch mine = rows_of(make_batch(11, static_cast<std::uint64_t>(step)), Rank{worker}, workers);
+    net->zero_grad(step % 2 == 0);
+    model.backward(loss_of(*net, mine), static_cast<double>(row_count(mine)));
+    optimizer.step();
+  }
+  return values_of(*net);
+}
+
+TEST(SyncedModule, TrainsTheSameModelWithLocalThreadedAndCollectiveSync) {
+  const std::vector<torch::Tensor> whole = trained_whole(6, 11);
+  LocalGradientSync local;
+  expect_near(trained_with(local, 0, 1), whole, 1e-9, "Local");
+  for (int workers : {1, 2, 3, 5}) {
+    run_parallel_workers(workers, [&](ThreadedGradientSync& sync) {
+      expect_near(trained_with(sync, sync.worker_id(), workers), whole, 1e-9, fmt::format("Threaded {}", workers));
+    });
+    for (const AllReduceStrategy& algorithm : {AllReduceStrategy(Auto{}), AllReduceStrategy(Ring{})}) {
+      run_ranks(workers,
+                [&](Communicator& world) {
+                  CollectiveGradientSync sync(std::move(world), {.algorithm = algorithm});
+                  expect_near(trained_with(sync, sync.worker_id(), workers), whole, 1e-9,
+                              fmt::format("Collective {}", workers));
+                },
+                {.shared_memory = false});
+    }
+  }
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct BlasSetup {
 };
 
 // Once a process, before the first product of matrices if it can be; later calls return what the first one found. The
-// first call says its line on stderr, unless TUTTI_QUIET is set. Any thread may call it.
+// first call says its line on stderr, in the first of the processes of a host, unless TUTTI_QUIET is set. Any thread
+// may call it.
 const BlasSetup& set_up_blas();
 
 }  // namespace tutti
