@@ -1,6 +1,7 @@
 #include "all_reduce_report.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <optional>
 
@@ -11,8 +12,17 @@ namespace {
 
 using cli::BenchResult;
 
+using Speed = std::function<std::optional<double>(const Place&)>;
+
 const Wanted kAuto = by("tutti", "Auto");
-const Wanted kNamed = [](const BenchResult& point) { return point.engine == "tutti" && point.algorithm != "Auto"; };
+const Wanted kNamed{
+    [](const std::string& engine, const std::string& algorithm) { return engine == "tutti" && algorithm != "Auto"; }};
+
+// What Auto picked; "-" where it was not measured.
+std::string picked(const Points<BenchResult>& points, const Place& place) {
+  const BenchResult* found = points.fastest(place, kAuto);
+  return found == nullptr ? "-" : found->picked;
+}
 
 struct Column {
   std::string engine;
@@ -42,7 +52,7 @@ std::vector<Column> columns(const std::vector<BenchResult>& points, const std::v
 void print_all_reduce_tables(const std::vector<BenchResult>& all, const std::vector<std::string>& engines) {
   const Points points(all);
   const std::vector<Column> shown = columns(all, engines);
-  for (const int ranks : points.rank_counts()) {
+  for (const int ranks : rank_counts(points)) {
     std::vector<std::vector<std::string>> time_rows{{"bytes"}};
     for (const Column& column : shown) time_rows[0].push_back(column.title());
     std::vector<std::vector<std::string>> ratio_rows{
@@ -52,7 +62,7 @@ void print_all_reduce_tables(const std::vector<BenchResult>& all, const std::vec
       time_rows.push_back({tutti::to_string(place.bytes)});
       for (const Column& column : shown)
         time_rows.back().push_back(time_cell(points.seconds(place, by(column.engine, column.algorithm))));
-      ratio_rows.push_back({tutti::to_string(place.bytes), points.picked(place, kAuto)});
+      ratio_rows.push_back({tutti::to_string(place.bytes), picked(points, place)});
       for (const Wanted& theirs : {by("gloo"), by("openmpi"), by("limit"), kNamed})
         ratio_rows.back().push_back(ratio_cell(points.speed(place, kAuto, theirs)));
     }

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "collective_suite.hpp"
 #include "processes_report.hpp"
-#include "suite.hpp"
 
 namespace tutti::bench {
 namespace {
@@ -18,7 +18,7 @@ std::vector<std::string> launched(std::vector<std::string> options, const std::v
   return words;
 }
 
-std::vector<Turn> turns() {
+std::vector<EngineTurn> turns() {
   const std::vector<std::string> all_reduce{"all-reduce", "--json", "--algorithm", "Auto,Ring"};
   const std::vector<std::string> ping_pong{"ping-pong", "--json"};
   return {{"tutti-shm", "all-reduce", launched({}, all_reduce)},
@@ -36,14 +36,15 @@ std::vector<Turn> turns() {
 
 int main(int argc, char** argv) {
   using namespace tutti::bench;
-  const Suite suite{.name = "processes",
-                    .summary =
-                        "Times all-reduces of float32, sum, and messages between processes of this host: tutti "
-                        "through shared memory and over sockets, Gloo and Open MPI.",
-                    .turns = turns(),
-                    .report = [](const std::vector<tutti::cli::BenchResult>& points) {
-                      print_process_tables(points);
-                      print_targets("tutti's speed over theirs", judge_process_targets(points));
-                    }};
+  const CollectiveSuite suite{
+      .name = "processes",
+      .summary =
+          "Times all-reduces of float32, sum, and messages between processes of this host: tutti "
+          "through shared memory and over sockets, Gloo and Open MPI.",
+      .turns = turns(),
+      .report = [](const std::vector<tutti::cli::BenchResult>& points) {
+        print_process_tables(points);
+        print_targets("tutti's speed over theirs", judge_process_targets(points));
+      }};
   return run_suite(suite, argc, argv);
 }

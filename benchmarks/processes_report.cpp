@@ -22,7 +22,7 @@ struct Ratio {
   Wanted ours, theirs;
 };
 
-void print_table(const Points& points, int ranks, const std::vector<Column>& columns,
+void print_table(const Points<BenchResult>& points, int ranks, const std::vector<Column>& columns,
                  const std::vector<Ratio>& ratios) {
   std::vector<std::vector<std::string>> rows{{"bytes"}};
   for (const Column& column : columns) rows[0].push_back(column.title);
@@ -52,7 +52,7 @@ const Wanted kOpenMpi = by("openmpi", "default");
 
 void print_process_tables(const std::vector<BenchResult>& all) {
   const Points points(all);
-  for (const int ranks : points.rank_counts()) {
+  for (const int ranks : rank_counts(points)) {
     fmt::print("{} processes, float32, sum: time of one all-reduce\n", ranks);
     print_table(points, ranks,
                 {{"tutti-shm Auto", kSharedAuto},
@@ -83,7 +83,7 @@ std::vector<Judgement> judge_process_targets(const std::vector<BenchResult>& all
   std::vector<Judgement> judgements;
   const auto add = [&](const Place& place, const char* what, const Wanted& ours, const Wanted& theirs, double least) {
     judgements.push_back(judge(
-        fmt::format("{}: {}", to_string(place), what), {place},
+        fmt::format("{}: {}", to_string(place), what), std::vector{place},
         [&](const Place& here) { return points.speed(here, ours, theirs); }, least));
   };
   for (const int ranks : {2, 4}) {

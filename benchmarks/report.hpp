@@ -4,57 +4,115 @@
 //   const Points points(all);
 //   points.speed({2, Bytes{1024}}, by("tutti", "Auto"), by("gloo"));          // how many times as fast
 //   judge("1 KiB on 2 ranks: at least Gloo's speed", {{2, Bytes{1024}}}, speed, 1);
+//
+// A point is what an engine measured once: it has a `timing`, a place(), where it can be compared with others, and a
+// column(), who measured it and how: two names, of which the first is the engine's.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include <tutti/base/bytes.hpp>
+#include <fmt/format.h>
 
 #include "cli/bench_result.hpp"
+#include "cli/measure.hpp"
 
 namespace tutti::bench {
 
-// For each engine, algorithm, number of ranks and size the median over the passes, ordered by ranks, then size, then as
-// they first came.
-std::vector<cli::BenchResult> combine_passes(const std::vector<cli::BenchResult>& results);
+using cli::Place;
 
-struct Place {
-  int ranks = 0;
-  Bytes bytes;
+// For each place and column the median over the passes, ordered by place, then as they first came.
+template <typename Point>
+std::vector<Point> combine_passes(const std::vector<Point>& results) {
+  struct Samples {
+    Point first;
+    std::vector<double> medians, p10s, p90s;
+    std::uint64_t repetitions = 0;
+  };
+  std::map<std::pair<std::string, std::string>, std::size_t> order;
+  std::map<std::pair<decltype(std::declval<Point>().place()), std::size_t>, Samples> places;
+  for (const Point& result : results) {
+    const std::size_t column = order.try_emplace(result.column(), order.size()).first->second;
+    Samples& samples = places.try_emplace({result.place(), column}, Samples{result, {}, {}, {}, 0}).first->second;
+    samples.medians.push_back(result.timing.median);
+    samples.p10s.push_back(result.timing.p10);
+    samples.p90s.push_back(result.timing.p90);
+    samples.repetitions += result.timing.repetitions;
+  }
+  std::vector<Point> points;
+  for (const auto& [place, samples] : places) {
+    points.push_back(samples.first);
+    points.back().timing = {.median = cli::median(samples.medians),
+                            .p10 = cli::median(samples.p10s),
+                            .p90 = cli::median(samples.p90s),
+                            .repetitions = samples.repetitions,
+                            .batch = samples.first.timing.batch};
+  }
+  return points;
+}
 
-  friend auto operator<=>(const Place&, const Place&) = default;
+// Points of some column: of an engine and, where given, of one of its ways.
+struct Wanted {
+  std::function<bool(const std::string& engine, const std::string& way)> fits;
+
+  template <typename Point>
+  bool operator()(const Point& point) const {
+    const auto [engine, way] = point.column();
+    return fits(engine, way);
+  }
 };
 
-std::string to_string(const Place& place);
-
-using Wanted = std::function<bool(const cli::BenchResult&)>;
-
-// Results of an engine, and where given of one algorithm.
-Wanted by(std::string engine, std::string algorithm = "");
+Wanted by(std::string engine, std::string way = "");
 
 // The measurements, to be asked for. They must outlive it.
+template <typename Point>
 class Points {
  public:
-  explicit Points(const std::vector<cli::BenchResult>& points);
+  using PlaceOf = decltype(std::declval<Point>().place());
 
-  const std::set<Place>& places() const { return places_; }
-  std::set<int> rank_counts() const;
+  explicit Points(const std::vector<Point>& points) : points_(points) {
+    for (const Point& point : points) places_.insert(point.place());
+  }
 
-  // The fastest of those wanted.
-  std::optional<double> seconds(const Place& place, const Wanted& wanted) const;
+  const std::set<PlaceOf>& places() const { return places_; }
+
+  // The fastest of those wanted; null where none was measured.
+  const Point* fastest(const PlaceOf& place, const Wanted& wanted) const {
+    const Point* found = nullptr;
+    for (const Point& point : points_) {
+      if (point.place() != place || !wanted(point)) continue;
+      if (found == nullptr || point.timing.median < found->timing.median) found = &point;
+    }
+    return found;
+  }
+  std::optional<double> seconds(const PlaceOf& place, const Wanted& wanted) const {
+    const Point* found = fastest(place, wanted);
+    return found == nullptr ? std::nullopt : std::optional(found->timing.median);
+  }
   // How many times as fast as theirs ours is.
-  std::optional<double> speed(const Place& place, const Wanted& ours, const Wanted& theirs) const;
-  // What Auto picked; "-" where it was not measured.
-  std::string picked(const Place& place, const Wanted& wanted) const;
+  std::optional<double> speed(const PlaceOf& place, const Wanted& ours, const Wanted& theirs) const {
+    const std::optional<double> our_seconds = seconds(place, ours);
+    const std::optional<double> their_seconds = seconds(place, theirs);
+    return our_seconds && their_seconds ? std::optional(*their_seconds / *our_seconds) : std::nullopt;
+  }
 
  private:
-  const std::vector<cli::BenchResult>& points_;
-  std::set<Place> places_;
+  const std::vector<Point>& points_;
+  std::set<PlaceOf> places_;
 };
+
+// Of collectives.
+std::set<int> rank_counts(const Points<cli::BenchResult>& points);
 
 // Rows of cells, each column as wide as its widest cell, aligned to the right.
 void print_rows(const std::vector<std::vector<std::string>>& rows);
@@ -68,10 +126,21 @@ struct Judgement {
   bool reached = false;
 };
 
-using Speed = std::function<std::optional<double>(const Place&)>;
-
 // A target at some places, of which the slowest counts: there must be at least a speed, relative to something.
-Judgement judge(std::string target, const std::vector<Place>& places, const Speed& speed, double least);
+template <typename At>
+Judgement judge(std::string target, const std::vector<At>& places,
+                const std::type_identity_t<std::function<std::optional<double>(const At&)>>& speed, double least) {
+  std::optional<std::pair<double, At>> slowest;
+  for (const At& place : places) {
+    const std::optional<double> here = speed(place);
+    if (!here) return {std::move(target), "", false};
+    if (!slowest || *here < slowest->first) slowest = {*here, place};
+  }
+  if (!slowest) return {std::move(target), "", false};
+  std::string measured = ratio_cell(slowest->first);
+  if (places.size() > 1) measured += fmt::format(" at worst, {}", to_string(slowest->second));
+  return {std::move(target), std::move(measured), slowest->first >= least};
+}
 
 void print_targets(const std::string& headline, const std::vector<Judgement>& judgements);
 

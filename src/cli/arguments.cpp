@@ -80,17 +80,21 @@ std::vector<std::string> parse_list(std::string_view option, std::string_view te
   return parts;
 }
 
-std::vector<int> parse_ranks(std::string_view option, std::string_view text) {
+std::vector<int> parse_counts(std::string_view option, std::string_view text, int most) {
   std::vector<int> counts;
   for (const std::string& part : parse_list(option, text)) {
     int count = 0;
     const char* end = part.data() + part.size();
     const auto [rest, problem] = std::from_chars(part.data(), end, count);
-    if (problem != std::errc{} || rest != end || count < 1 || count > kMostRanks)
-      throw UsageError(fmt::format("{}: expected whole numbers from 1 to {}, found '{}'", option, kMostRanks, part));
+    if (problem != std::errc{} || rest != end || count < 1 || count > most)
+      throw UsageError(fmt::format("{}: expected whole numbers from 1 to {}, found '{}'", option, most, part));
     counts.push_back(count);
   }
   return counts;
+}
+
+std::vector<int> parse_ranks(std::string_view option, std::string_view text) {
+  return parse_counts(option, text, kMostRanks);
 }
 
 std::vector<Bytes> parse_sizes(std::string_view option, std::string_view text) {

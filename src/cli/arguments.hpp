@@ -33,7 +33,8 @@ void add_effort_options(CLI::App& app, Effort& effort);
 // "a,b,c" in parts; an empty part is a UsageError naming `option`.
 std::vector<std::string> parse_list(std::string_view option, std::string_view text);
 
-// Lists of positive rank counts and of sizes ("1KiB,4MiB"); each UsageError names `option`.
+// Lists of numbers from 1 to `most`, of rank counts and of sizes ("1KiB,4MiB"); each UsageError names `option`.
+std::vector<int> parse_counts(std::string_view option, std::string_view text, int most);
 std::vector<int> parse_ranks(std::string_view option, std::string_view text);
 std::vector<Bytes> parse_sizes(std::string_view option, std::string_view text);
 

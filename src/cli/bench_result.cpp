@@ -6,6 +6,10 @@
 
 namespace tutti::cli {
 
+std::string to_string(const Place& place) {
+  return fmt::format("{} on {} ranks", tutti::to_string(place.bytes), place.ranks);
+}
+
 double BenchResult::algorithm_bandwidth() const { return static_cast<double>(bytes.value) / timing.median; }
 
 double BenchResult::bus_bandwidth() const {

@@ -3,15 +3,28 @@
 //   {"engine":"tutti","algorithm":"Auto","picked":"SharedSlices","ranks":2,"bytes":4194304,"seconds":0.000301,...}
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <tutti/base/bytes.hpp>
 
 #include "cli/measure.hpp"
 
 namespace tutti::cli {
+
+// Points at the same place can be compared.
+struct Place {
+  int ranks = 0;
+  Bytes bytes;
+
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+
+// "4 MiB on 2 ranks".
+std::string to_string(const Place& place);
 
 struct BenchResult {
   std::string engine;     // "tutti", "tutti-shm", "tutti-c10d", "gloo", "openmpi", "limit"
@@ -20,6 +33,9 @@ struct BenchResult {
   int ranks = 0;
   Bytes bytes;
   Timing timing;
+
+  Place place() const { return {ranks, bytes}; }
+  std::pair<std::string, std::string> column() const { return {engine, algorithm}; }
 
   // Bytes of one rank's array per second.
   double algorithm_bandwidth() const;

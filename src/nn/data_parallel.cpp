@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <span>
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
 #include <tutti/base/bytes.hpp>
@@ -108,34 +110,38 @@ bool is_about(const torch::Tensor& a, const torch::Tensor& b) {
   return difference <= 1e-3 * std::max(a.norm().item<double>(), b.norm().item<double>());
 }
 
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 8;
+  std::string text = fmt::format("'{}'", fmt::join(std::span(names).first(std::min(names.size(), kMost)), "', '"));
+  if (names.size() > kMost) text += fmt::format(" and {} more", names.size() - kMost);
+  return text;
+}
+
 // Replica r's loss and gradients on the rows that replica 0 had, too.
 void refuse_other_function(const std::vector<ModuleParameter>& parameters, const std::vector<ShardLoss>& losses,
                            const std::vector<std::vector<torch::Tensor>>& gradients, std::size_t r) {
   std::vector<std::string> other;
-  bool has_any = false;
+  std::vector<std::string> elsewhere;  // replica 0's loss depends on these, and that of r does not
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!is_about(gradients[0][i], gradients[r][i])) other.push_back(parameters[i].name());
-    has_any = has_any || gradients[r][i].defined();
+    if (gradients[0][i].defined() && !gradients[r][i].defined()) elsewhere.push_back(parameters[i].name());
   }
-  const double difference = std::abs(losses[0].loss - losses[r].loss);
-  const bool is_same = difference <= 1e-5 * std::max(std::abs(losses[0].loss), 1e-3) ||
-                       (std::isnan(losses[0].loss) && std::isnan(losses[r].loss));
-  if (!has_any && losses[0].weight > 0) {
+  if (!elsewhere.empty()) {
     throw UsageError(
-        fmt::format("replica {}: its loss does not depend on its own parameters; the closure must use the module "
-                    "that it is given",
-                    r));
+        fmt::format("replica {}: its loss does not depend on its own {}; the closure must use the module that it is "
+                    "given, and that one its own members",
+                    r, first_of(elsewhere)));
   }
+  const double a = losses[0].loss;
+  const double b = losses[r].loss;
+  const bool is_same =
+      a == b || std::abs(a - b) <= 1e-5 * std::max(std::abs(a), 1e-3) || (std::isnan(a) && std::isnan(b));
   if (is_same) return;
-  constexpr std::size_t kMost = 8;
-  std::string names = fmt::format("'{}'", fmt::join(std::span(other).first(std::min(other.size(), kMost)), "', '"));
-  if (other.size() > kMost) names += fmt::format(" and {} more", other.size() - kMost);
-  throw UsageError(
-      fmt::format("replica {} is another function than replica 0: on the same rows its loss is {} and not {}; {}. Does "
-                  "the module have "
-                  "members that it does not register, or draw random numbers by itself?",
-                  r, losses[r].loss, losses[0].loss,
-                  other.empty() ? std::string("the gradients are all the same") : "the gradients differ of " + names));
+  throw UsageError(fmt::format(
+      "replica {} is another function than replica 0: on the same rows its loss is {} and not {}; {}. Does the module "
+      "have members that it does not register, or draw random numbers by itself?",
+      r, b, a,
+      other.empty() ? std::string("the gradients are all the same") : "the gradients differ of " + first_of(other)));
 }
 
 [[noreturn]] void refuse_gradient(const std::string& name) {
@@ -179,12 +185,15 @@ struct DataParallelEngine::Inside {
   // --- set-up ---
   void share_memory();
   void make_worlds();
+  void make_norm_worlds();
+  void refuse_unless_apart() const;
   void compare_replicas(std::int64_t rows, const ReplicaLoss& loss);
 
   // --- a step ---
   void follow_the_module();
   Rows rows_of(int shard, std::int64_t rows) const;
   void compute(std::int64_t rows, const ReplicaLoss& loss);
+  void run_replicas(const std::function<void(int)>& f);
   void run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss);
   ShardLoss run_shard(Replica& replica, int shard, const Rows& rows, const ReplicaLoss& loss);
   StepReport weigh();
@@ -193,6 +202,7 @@ struct DataParallelEngine::Inside {
   void sum_slice(int worker);
   void exchange(double weight);
   void refuse_not_finite() const;
+  void take_what_was_accumulated();
   double norm_of_sums() const;
   void apply(double scale);
   void update_slice(int worker, const std::vector<PreparedUpdate>& updates, double scale) const;
@@ -211,17 +221,18 @@ struct DataParallelEngine::Inside {
     const auto w = static_cast<std::size_t>(worker);
     return std::span(pieces).subspan(begins[w], begins[w + 1] - begins[w]);
   }
-  // The summed gradient of a piece; null where there is none.
-  std::byte* sum_of(const Piece& piece) const {
-    const torch::Tensor& sum = sums[piece.parameter];
-    if (!sum.defined()) return nullptr;
-    return static_cast<std::byte*>(sum.data_ptr()) + piece.slice.first * size_of(types[piece.parameter]);
+  // A piece of gradients that are sorted by parameter; null where there is none.
+  std::byte* place_in(const std::vector<torch::Tensor>& by_parameter, const Piece& piece) const {
+    const torch::Tensor& tensor = by_parameter[piece.parameter];
+    if (!tensor.defined()) return nullptr;
+    return static_cast<std::byte*>(tensor.data_ptr()) + piece.slice.first * size_of(types[piece.parameter]);
   }
 
   std::shared_ptr<torch::nn::Module> module;
   std::vector<ModuleParameter> parameters;  // the module's own
   std::vector<torch::Tensor> tensors;       // of these
   std::vector<DataType> types;
+  std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> shapes;  // sizes and strides
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   DataParallelOptions options;
   int shards = 1;
@@ -285,6 +296,13 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module
   for (const ModuleParameter& parameter : parameters) {
     tensors.push_back(parameter.tensor());
     types.push_back(data_type_of_parameter(parameter.name(), parameter.tensor()));
+    shapes.emplace_back(parameter.tensor().sizes().vec(), parameter.tensor().strides().vec());
+  }
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+    for (const torch::Tensor& its : group.params()) {
+      if (std::ranges::none_of(tensors, [&](const torch::Tensor& tensor) { return tensor.is_same(its); }))
+        throw UsageError("the optimizer has a parameter that is not the module's");
+    }
   }
   // A clone of tied weights has them apart, each with a gradient of its own. So that all replicas add these up alike,
   // all are clones then.
@@ -297,6 +315,7 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module
   }
   submodules = module->modules();
   share_memory();
+  refuse_unless_apart();
   pieces = cut_into_pieces(parameters);
   begins = share_out(pieces, options.replicas);
   squares.resize(pieces.size());
@@ -317,35 +336,65 @@ void DataParallelEngine::Inside::share_memory() {
   }
 }
 
+// Gradients of two replicas must not meet in one variable, nor may one have parts that another lacks.
+void DataParallelEngine::Inside::refuse_unless_apart() const {
+  std::vector<const void*> seen;
+  for (const Replica& replica : replicas) {
+    if (replica.submodules.size() != submodules.size()) {
+      throw UsageError(fmt::format("the module has {} modules in it, and a replica {}", submodules.size() - 1,
+                                   replica.submodules.size() - 1));
+    }
+    std::vector<const void*> its;
+    for (const ModuleParameter& parameter : replica.parameters) {
+      for (const torch::Tensor& variable : parameter.variables) {
+        if (std::ranges::find(seen, variable.unsafeGetTensorImpl()) != seen.end()) {
+          throw UsageError(
+              fmt::format("two replicas have the same '{}'; a clone, and what a factory makes, must have "
+                          "parameters of its own",
+                          parameter.name()));
+        }
+        its.push_back(variable.unsafeGetTensorImpl());
+      }
+    }
+    seen.insert(seen.end(), its.begin(), its.end());
+  }
+}
+
 void DataParallelEngine::Inside::make_worlds() {
   if (is_exchanged_as_named()) {
     if (std::ranges::adjacent_find(types, std::not_equal_to{}) != types.end())
       throw UsageError("a named algorithm or compression needs parameters of one type, found float32 and float64");
-    std::vector<NamedShape> shapes;
-    for (const ModuleParameter& parameter : parameters) {
-      shapes.push_back({parameter.name(), parameter.tensor().sizes().vec()});
-    }
+    std::vector<NamedShape> named;
+    for (std::size_t i = 0; i < parameters.size(); ++i) named.push_back({parameters[i].name(), shapes[i].first});
     std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
     for (std::size_t r = 0; r < replicas.size(); ++r) {
       replicas[r].world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
-      replicas[r].gradients.emplace(shapes, types.front());
+      replicas[r].gradients.emplace(named, types.front());
       if (!std::holds_alternative<NoCompression>(options.compression)) {
         replicas[r].compressor.emplace(options.compression,
                                        GradientCompressorOptions{.algorithm = options.algorithm, .seed = options.seed});
       }
     }
   }
-  if (options.sync_batch_norm) {
-    std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
-    for (std::size_t r = 0; r < replicas.size(); ++r)
-      replicas[r].norm_world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
-  }
+  if (options.sync_batch_norm) make_norm_worlds();
+}
+
+void DataParallelEngine::Inside::make_norm_worlds() {
+  std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
+  for (std::size_t r = 0; r < replicas.size(); ++r)
+    replicas[r].norm_world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
 }
 
 // Whoever trains the module may have frozen parameters, put parts of it into evaluation, or moved it elsewhere.
 void DataParallelEngine::Inside::follow_the_module() {
   bool moved = false;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (data_type_of_parameter(parameters[i].name(), tensors[i]) != types[i])
+      throw UsageError(
+          fmt::format("the parameter '{}' has changed its type since training began", parameters[i].name()));
+    if (tensors[i].sizes() != shapes[i].first || tensors[i].strides() != shapes[i].second)
+      throw UsageError(
+          fmt::format("the parameter '{}' has changed its shape since training began", parameters[i].name()));
     for (const Replica& replica : replicas) {
       for (torch::Tensor variable : replica.parameters[i].variables) {
         if (variable.data_ptr() != tensors[i].data_ptr()) moved = true;
@@ -353,9 +402,6 @@ void DataParallelEngine::Inside::follow_the_module() {
           variable.set_requires_grad(tensors[i].requires_grad());
       }
     }
-    if (data_type_of_parameter(parameters[i].name(), tensors[i]) != types[i])
-      throw UsageError(
-          fmt::format("the parameter '{}' has changed its type since training began", parameters[i].name()));
   }
   if (moved) share_memory();
   for (const Replica& replica : replicas) {
@@ -381,7 +427,9 @@ ShardLoss DataParallelEngine::Inside::run_shard(Replica& replica, int shard, con
     return loss(*replica.module, rows);
   }();
   const ShardLoss weighed = detail::weigh(computed, shard, rows.count);
-  if (weighed.weight > 0) detail::backward(computed, weighed.weight);
+  // Where batch norm takes all rows together, those of others depend on rows that weigh nothing.
+  if (weighed.weight > 0 || (options.sync_batch_norm && computed.loss.requires_grad()))
+    detail::backward(computed, weighed.weight);
   return weighed;
 }
 
@@ -398,20 +446,51 @@ void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const
       losses[s] = run_shard(replica, shard, its_rows, loss);
       buffers->keep(shard, *replica.module);
     }
-    mine.add(shard, losses[s].weight > 0 ? take_gradients(replica.parameters) : std::vector<torch::Tensor>());
+    const bool counts = losses[s].weight > 0 || (options.sync_batch_norm && its_rows.count > 0);
+    mine.add(shard, counts ? take_gradients(replica.parameters) : std::vector<torch::Tensor>());
   }
 }
 
 void DataParallelEngine::Inside::compute(std::int64_t rows, const ReplicaLoss& loss) {
   losses.assign(static_cast<std::size_t>(shards), {});
   gradients.assign(replicas.size(), ShardGradients(shards));
+  run_replicas([&](int worker) { run_shards(worker, rows, loss); });
+}
+
+// On every worker, as the caller would: what libtorch keeps for its thread counts for all of them.
+void DataParallelEngine::Inside::run_replicas(const std::function<void(int)>& f) {
   const at::ThreadLocalState callers;
+  const auto run_one = [&](int worker) {
+    const at::ThreadLocalStateGuard guard(callers);
+    f(worker);
+  };
+  if (!options.sync_batch_norm) return team->run(run_one, options.deadline);
+
+  // Who throws leaves the others waiting for it in a batch norm. They hear of it, and what they then throw counts less
+  // than the reason.
+  std::vector<std::exception_ptr> reasons(replicas.size());
+  std::vector<std::exception_ptr> consequences(replicas.size());
   team->run(
       [&](int worker) {
-        const at::ThreadLocalStateGuard guard(callers);
-        run_shards(worker, rows, loss);
+        const auto w = static_cast<std::size_t>(worker);
+        try {
+          run_one(worker);
+          return;
+        } catch (const PeerError&) {
+          consequences[w] = std::current_exception();
+        } catch (...) {
+          reasons[w] = std::current_exception();
+        }
+        replicas[w].norm_world->cancel("a replica failed");
       },
       options.deadline);
+  const bool is_broken = std::ranges::any_of(replicas, [](const Replica& one) { return one.norm_world->broken(); });
+  if (is_broken) make_norm_worlds();
+  for (const auto& errors : {reasons, consequences}) {
+    for (const std::exception_ptr& error : errors) {
+      if (error) std::rethrow_exception(error);
+    }
+  }
 }
 
 StepReport DataParallelEngine::Inside::weigh() {
@@ -422,8 +501,12 @@ StepReport DataParallelEngine::Inside::weigh() {
   }
   if (!(report.weight > 0)) throw UsageError("all rows of the batch weigh nothing together, so they have no mean loss");
   report.loss /= report.weight;
+  if (std::ranges::none_of(sums, &torch::Tensor::defined)) {
+    throw UsageError(
+        "the loss does not depend on any parameter of the module; the closure must use the module that it is given");
+  }
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (!sums[i].defined()) report.unused.push_back(parameters[i].name());
+    if (!sums[i].defined() && tensors[i].requires_grad()) report.unused.push_back(parameters[i].name());
   }
   return report;
 }
@@ -442,10 +525,13 @@ void DataParallelEngine::Inside::line_up_gradients() {
 
 StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss& loss) {
   if (rows < 1) throw UsageError("a batch without rows has no loss");
+  if (!torch::GradMode::is_enabled() || c10::InferenceMode::is_enabled())
+    throw UsageError("a step needs gradients, and the caller has them switched off (NoGradGuard or InferenceMode)");
   if (options.sync_batch_norm && rows < shards) {
     throw UsageError(
         fmt::format("sync_batch_norm: every replica needs a row, found {} rows for {} replicas", rows, shards));
   }
+  refuse_unless_possible(*optimizer);
   follow_the_module();
   const OneThread one_thread;
   buffers->begin(*module);
@@ -459,36 +545,41 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
     if (!is_in_one_pass()) {
       team->run([&](int worker) { sum_slice(worker); }, options.deadline);
       if (options.refuse_nan) refuse_not_finite();
+      take_what_was_accumulated();
     }
+    const double weight = accumulated_weight + report.weight;
+    report.updated = accumulated_steps + 1 == options.accumulate;
+    if (report.updated) {
+      double scale = 1 / weight;
+      if (options.clip_norm > 0) {
+        report.gradient_norm = norm_of_sums() * scale;
+        if (report.gradient_norm > options.clip_norm) scale *= options.clip_norm / (report.gradient_norm + 1e-6);
+      }
+      apply(scale);
+      accumulated.clear();
+    } else {
+      accumulated = std::move(sums);
+    }
+    accumulated_weight = report.updated ? 0 : weight;
+    accumulated_steps = report.updated ? 0 : accumulated_steps + 1;
+    buffers->finish(*module);
   } catch (...) {
     buffers->undo(*module);
     gradients.clear();
     sums.clear();
     throw;
   }
-
-  const double weight = accumulated_weight + report.weight;
-  if (accumulated_steps + 1 < options.accumulate) {
-    buffers->finish(*module);
-    accumulated = std::move(sums);
-    accumulated_weight = weight;
-    ++accumulated_steps;
-  } else {
-    double scale = 1 / weight;
-    if (options.clip_norm > 0) {
-      report.gradient_norm = norm_of_sums() * scale;
-      if (report.gradient_norm > options.clip_norm) scale *= options.clip_norm / (report.gradient_norm + 1e-6);
-    }
-    apply(scale);
-    accumulated.clear();
-    accumulated_weight = 0;
-    accumulated_steps = 0;
-    report.updated = true;
-  }
   ++step_number;
   gradients.clear();
   sums.clear();
   return report;
+}
+
+// What was not used in this step may have been in one before.
+void DataParallelEngine::Inside::take_what_was_accumulated() {
+  for (std::size_t i = 0; i < accumulated.size(); ++i) {
+    if (!sums[i].defined()) sums[i] = accumulated[i];
+  }
 }
 
 void DataParallelEngine::Inside::fold_piece(const Piece& piece, std::byte* sum) const {
@@ -504,18 +595,18 @@ void DataParallelEngine::Inside::fold_piece(const Piece& piece, std::byte* sum) 
 void DataParallelEngine::Inside::sum_slice(int worker) {
   for (const Piece& piece : share_of(worker)) {
     const auto index = static_cast<std::size_t>(&piece - pieces.data());
-    std::byte* sum = sum_of(piece);
+    std::byte* sum = place_in(sums, piece);
     const DataType type = types[piece.parameter];
     is_finite[index] = 1;
     squares[index] = 0;
-    if (sum == nullptr) continue;
-    if (!is_exchanged_as_named()) fold_piece(piece, sum);
-    if (options.refuse_nan) is_finite[index] = all_finite(type, sum, piece.slice.count) ? 1 : 0;
-    if (accumulated_steps > 0 && accumulated[piece.parameter].defined()) {
-      const auto* before = static_cast<const std::byte*>(accumulated[piece.parameter].data_ptr());
-      fold(ReduceOp::sum, type, sum, before + piece.slice.first * size_of(type), sum, piece.slice.count);
+    const std::byte* before = accumulated_steps > 0 ? place_in(accumulated, piece) : nullptr;
+    if (sum != nullptr) {
+      if (!is_exchanged_as_named()) fold_piece(piece, sum);
+      if (options.refuse_nan) is_finite[index] = all_finite(type, sum, piece.slice.count) ? 1 : 0;
+      if (before != nullptr) fold(ReduceOp::sum, type, sum, before, sum, piece.slice.count);
     }
-    if (options.clip_norm > 0) squares[index] = sum_of_squares(type, sum, piece.slice.count);
+    const std::byte* whole = sum != nullptr ? sum : before;
+    if (options.clip_norm > 0 && whole != nullptr) squares[index] = sum_of_squares(type, whole, piece.slice.count);
   }
 }
 
@@ -574,15 +665,9 @@ double DataParallelEngine::Inside::norm_of_sums() const {
 }
 
 void DataParallelEngine::Inside::apply(double scale) {
-  // What was not used in this step may have been in one before.
-  for (std::size_t i = 0; i < sums.size() && !accumulated.empty(); ++i) {
-    if (!sums[i].defined()) sums[i] = accumulated[i];
-  }
   if (!has_kernels(*optimizer)) {
-    buffers->finish(*module);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      if (sums[i].defined()) tensors[i].mutable_grad() = sums[i].mul_(scale);
-    }
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      tensors[i].mutable_grad() = sums[i].defined() ? sums[i].mul(scale) : torch::Tensor();
     optimizer->step();
     for (const torch::Tensor& tensor : tensors) tensor.mutable_grad() = torch::Tensor();
     return;
@@ -590,7 +675,6 @@ void DataParallelEngine::Inside::apply(double scale) {
   std::vector<bool> has_gradient;
   for (const torch::Tensor& sum : sums) has_gradient.push_back(sum.defined());
   const std::vector<PreparedUpdate> updates = prepare_updates(*optimizer, tensors, has_gradient);
-  buffers->finish(*module);
   team->run(
       [&](int worker) {
         is_in_one_pass() ? sum_and_update_slice(worker, updates, scale) : update_slice(worker, updates, scale);
@@ -602,7 +686,7 @@ void DataParallelEngine::Inside::update_slice(int worker, const std::vector<Prep
                                               double scale) const {
   for (const Piece& piece : share_of(worker)) {
     const PreparedUpdate& prepared = updates[piece.parameter];
-    if (prepared.is_due) update(prepared, piece.slice, sum_of(piece), scale);
+    if (prepared.is_due) update(prepared, piece.slice, place_in(sums, piece), scale);
   }
 }
 
@@ -620,29 +704,23 @@ void DataParallelEngine::Inside::sum_and_update_slice(int worker, const std::vec
 // The module that somebody wrote may be one whose clones are not the same function: a member that is not registered, a
 // factory that makes another one. So all replicas compute the loss of the same rows once, and must come to the same.
 void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const ReplicaLoss& loss) {
-  is_compared = true;
-  if (replicas.size() == 1) return;
+  is_compared = replicas.size() == 1;
+  if (is_compared) return;
   const Rows same = rows_of(0, rows);
   std::vector<ShardLoss> found(replicas.size());
   std::vector<std::vector<torch::Tensor>> found_gradients(replicas.size());
-  const at::ThreadLocalState callers;
-  team->run(
-      [&](int worker) {
-        const at::ThreadLocalStateGuard guard(callers);
-        const auto w = static_cast<std::size_t>(worker);
-        Replica& replica = replicas[w];
-        discard_gradients(replica.parameters);
-        buffers->take(0, *replica.module);
-        found[w] = run_shard(replica, 0, same, loss);
-        found_gradients[w] = take_gradients(replica.parameters);
-      },
-      options.deadline);
+  // One whose closure uses another replica's module leaves its gradients there, so nobody takes any before all are
+  // through.
+  for (const Replica& replica : replicas) discard_gradients(replica.parameters);
+  run_replicas([&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    buffers->take(0, *replicas[w].module);
+    found[w] = run_shard(replicas[w], 0, same, loss);
+  });
+  for (std::size_t r = 0; r < replicas.size(); ++r) found_gradients[r] = take_gradients(replicas[r].parameters);
   buffers->undo(*module);
-  for (std::size_t r = 1; r < replicas.size(); ++r) {
-    is_compared = false;  // unless nothing is thrown
-    refuse_other_function(parameters, found, found_gradients, r);
-  }
-  is_compared = true;
+  for (std::size_t r = 1; r < replicas.size(); ++r) refuse_other_function(parameters, found, found_gradients, r);
+  is_compared = found.front().weight > 0;  // otherwise there was nothing to compare
 }
 
 std::string DataParallelEngine::Inside::describe() const {
@@ -673,6 +751,11 @@ std::string DataParallelEngine::Inside::describe() const {
 }
 
 // --- the engine, as the template sees it ---
+
+std::vector<torch::Tensor> parameters_to_train(const torch::nn::Module* module) {
+  if (module == nullptr) throw UsageError("there is no module to train");
+  return module->parameters();
+}
 
 DataParallelEngine::DataParallelEngine(std::shared_ptr<torch::nn::Module> module,
                                        const std::function<std::shared_ptr<torch::nn::Module>()>& make_replica,

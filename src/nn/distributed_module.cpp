@@ -721,7 +721,9 @@ double DistributedModule::Inside::backward_one_shard(std::int64_t rows,
   }
   begin_round(only(weighed), true);
   run_backward([&] {
-    if (weighed.weight > 0) detail::backward(*computed, weighed.weight);
+    // Where batch norm takes all rows together, those of others depend on rows that weigh nothing.
+    if (weighed.weight > 0 || (norm_world && computed && computed->loss.requires_grad()))
+      detail::backward(*computed, weighed.weight);
   });
   finish_round(false);
   return report.loss;

@@ -165,9 +165,17 @@ DataType data_type_of_parameter(const std::string& name, const torch::Tensor& pa
 
 bool has_kernels(const torch::optim::Optimizer& optimizer) { return find(optimizer) != nullptr; }
 
+void refuse_unless_possible(const torch::optim::Optimizer& optimizer) {
+  const TorchOptimizer* its = find(optimizer);
+  if (its == nullptr) return;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups())
+    refuse_unless_possible(its->rule(group.options()));
+}
+
 std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,
                                             const std::vector<torch::Tensor>& parameters,
                                             const std::vector<bool>& has_gradient) {
+  refuse_unless_possible(optimizer);
   const TorchOptimizer& its = *find(optimizer);
   std::unordered_map<const void*, std::size_t> index_of;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -176,7 +184,6 @@ std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,
   std::vector<PreparedUpdate> updates(parameters.size());
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     const OptimizerRule rule = its.rule(group.options());
-    refuse_unless_possible(rule);
     for (const torch::Tensor& parameter : group.params()) {
       const auto found = index_of.find(parameter.unsafeGetTensorImpl());
       if (found == index_of.end()) continue;

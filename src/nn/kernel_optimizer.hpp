@@ -36,6 +36,9 @@ struct PreparedUpdate {
   std::array<std::byte*, 3> state = {};
 };
 
+// A UsageError names an option of one of its groups that cannot be. Nothing is said about optimizers without kernels.
+void refuse_unless_possible(const torch::optim::Optimizer& optimizer);
+
 // Makes the state that is not there yet, and counts the step. A UsageError where options cannot be; then nothing was
 // done.
 std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,

@@ -2,7 +2,7 @@
 if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
   tutti_program(process_victim SOURCES fault/process_victim.cpp LINKS tutti_c10d fmt::fmt)
   tutti_program(process_worker SOURCES fault/process_worker.cpp LINKS tutti_c10d fmt::fmt)
-  foreach(case "process_faults;20;fault" "process_faults_long;200;fault;long")
+  foreach(case "process_faults;12;fault" "process_faults_long;200;fault;long")
     list(POP_FRONT case name runs)
     add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/process_faults_test.sh $<TARGET_FILE:tutti>
              $<TARGET_FILE:process_victim> ${runs})

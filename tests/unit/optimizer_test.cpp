@@ -115,7 +115,8 @@ struct Arrays {
     for (T& gradient : gradients) gradient = static_cast<T>(draws.uniform() - 0.5);
   }
 
-  void update(const OptimizerRule& rule, std::uint64_t step, std::size_t first, std::size_t count) {
+  void update(const OptimizerRule& rule, std::uint64_t step, std::size_t first, std::size_t count,
+              double gradient_scale = 1) {
     std::vector<void*> pointers;
     for (std::vector<T>& array : state) pointers.push_back(array.data() + first);
     tutti::update(rule, step,
@@ -123,7 +124,8 @@ struct Arrays {
                    .parameters = parameters.data() + first,
                    .gradients = gradients.data() + first,
                    .state = pointers,
-                   .length = count});
+                   .length = count,
+                   .gradient_scale = gradient_scale});
   }
 
   DataType type;
@@ -186,6 +188,34 @@ void expect_the_same_bits(DataType type) {
 TEST(Optimizer, GivesTheSameBitsOnEveryCpuAndInSlices) {
   expect_the_same_bits<float>(DataType::float32);
   expect_the_same_bits<double>(DataType::float64);
+}
+
+// A power of two scales without rounding, so that nothing else than the scale may show.
+template <typename T>
+void expect_the_scale_to_come_first(DataType type) {
+  const std::vector<OptimizerRule> rules = all_rules();
+  for (std::size_t number = 0; number < rules.size(); ++number) {
+    SCOPED_TRACE(describe(rules[number], number));
+    constexpr std::size_t kLength = 37;
+    Arrays<T> plain(rules[number], kLength, type);
+    Arrays<T> scaled(rules[number], kLength, type);
+    for (std::uint64_t step = 1; step <= 10; ++step) {
+      plain.draw_gradients(step);
+      scaled.draw_gradients(step);
+      for (T& gradient : scaled.gradients) gradient *= T{64};
+      const std::vector<T> gradients = scaled.gradients;
+      plain.update(rules[number], step, 0, kLength);
+      scaled.update(rules[number], step, 0, kLength, 1.0 / 64);
+      EXPECT_EQ(scaled.gradients, gradients) << "gradients are read, not written";
+    }
+    EXPECT_EQ(scaled.parameters, plain.parameters);
+    EXPECT_EQ(scaled.state, plain.state);
+  }
+}
+
+TEST(Optimizer, MultipliesGradientsByTheirScaleFirst) {
+  expect_the_scale_to_come_first<float>(DataType::float32);
+  expect_the_scale_to_come_first<double>(DataType::float64);
 }
 
 TEST(Optimizer, RefusesWhatCannotBe) {

@@ -74,8 +74,6 @@ using ReplicaLoss = std::function<WeightedLoss(torch::nn::Module&, const Rows&)>
 
 class DataParallelEngine {
  public:
-  using MakeOptimizer = std::function<std::shared_ptr<torch::optim::Optimizer>(const torch::nn::Module&)>;
-
   DataParallelEngine(std::shared_ptr<torch::nn::Module> module,
                      const std::function<std::shared_ptr<torch::nn::Module>()>& make_replica,
                      std::shared_ptr<torch::optim::Optimizer> optimizer, const DataParallelOptions& options);
@@ -92,10 +90,13 @@ class DataParallelEngine {
   std::unique_ptr<Inside> inside_;
 };
 
-template <typename Net>
-std::shared_ptr<torch::nn::Module> cloned(const std::shared_ptr<Net>& net) {
-  return net->clone();
-}
+// Makes modules. A holder of a module looks like a function and is none: asking what it returns does not compile.
+template <typename Factory, typename Net>
+concept MakerOf = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, Factory> &&
+                  std::is_invocable_r_v<std::shared_ptr<Net>, Factory&>;
+
+// Its parameters; a UsageError where there is no module.
+std::vector<torch::Tensor> parameters_to_train(const torch::nn::Module* module);
 
 // The torch optimizer that takes such options.
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
@@ -107,12 +108,12 @@ template <typename Net>
 class DataParallel {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
-  using Factory = std::function<std::shared_ptr<Net>()>;
 
   // Replicas are clones of the module.
   DataParallel(std::shared_ptr<Net> net, const torch::optim::OptimizerOptions& optimizer,
                const DataParallelOptions& options = {})
-      : DataParallel(net, ParamGroups{torch::optim::OptimizerParamGroup(net->parameters())}, optimizer, options) {}
+      : DataParallel(net, ParamGroups{torch::optim::OptimizerParamGroup(detail::parameters_to_train(net.get()))},
+                     optimizer, options) {}
   // Groups of parameters; options that a group does not have are the optimizer's.
   DataParallel(std::shared_ptr<Net> net, ParamGroups groups, const torch::optim::OptimizerOptions& optimizer,
                const DataParallelOptions& options = {})
@@ -130,11 +131,14 @@ class DataParallel {
       : DataParallel(net.ptr(), optimizer, options) {}
 
   // Replicas are what the factory makes: for modules that cannot be cloned. The parameters are those of the first.
+  template <detail::MakerOf<Net> Factory>
   DataParallel(Factory factory, const torch::optim::OptimizerOptions& optimizer,
                const DataParallelOptions& options = {})
       : net_(factory()),
         engine_(net_, factory,
-                detail::make_optimizer({torch::optim::OptimizerParamGroup(net_->parameters())}, optimizer), options) {}
+                detail::make_optimizer({torch::optim::OptimizerParamGroup(detail::parameters_to_train(net_.get()))},
+                                       optimizer),
+                options) {}
 
   // The loss of the batch, the mean over its rows by weight, before the update.
   template <typename Batch, typename Closure>
@@ -161,9 +165,8 @@ class DataParallel {
   StepReport report_;
 };
 
-template <typename Contained, typename... Rest>
-DataParallel(const torch::nn::ModuleHolder<Contained>&, Rest...) -> DataParallel<Contained>;
-template <typename Net, typename... Rest>
-DataParallel(std::shared_ptr<Net>, Rest...) -> DataParallel<Net>;
+template <typename Contained>
+DataParallel(const torch::nn::ModuleHolder<Contained>&, const torch::optim::OptimizerOptions&,
+             const DataParallelOptions& = {}) -> DataParallel<Contained>;
 
 }  // namespace tutti

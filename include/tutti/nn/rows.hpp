@@ -39,6 +39,22 @@ namespace detail {
 std::int64_t same_count(std::int64_t count, std::int64_t other);
 }
 
+// Batches are made of batches, so each kind must know all others.
+template <typename A, typename B>
+std::int64_t row_count(const std::pair<A, B>& batch);
+template <typename A, typename B>
+std::pair<A, B> slice_rows(const std::pair<A, B>& batch, const Rows& rows);
+template <typename A, typename B>
+std::int64_t row_count(const torch::data::Example<A, B>& batch);
+template <typename A, typename B>
+torch::data::Example<A, B> slice_rows(const torch::data::Example<A, B>& batch, const Rows& rows);
+template <typename First, typename... Others>
+std::int64_t row_count(const std::tuple<First, Others...>& batch);
+template <typename... Parts>
+std::tuple<Parts...> slice_rows(const std::tuple<Parts...>& batch, const Rows& rows);
+std::int64_t row_count(const std::vector<at::Tensor>& batch);
+std::vector<at::Tensor> slice_rows(const std::vector<at::Tensor>& batch, const Rows& rows);
+
 template <typename A, typename B>
 std::int64_t row_count(const std::pair<A, B>& batch) {
   return detail::same_count(row_count(batch.first), row_count(batch.second));

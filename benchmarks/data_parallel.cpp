@@ -1,0 +1,197 @@
+// `./bench data-parallel`: a training step on two replicas, in one run: tutti, PyTorch's DistributedDataParallel, a
+// plain loop, and two replicas that never talk; what tutti's memory is; and whether its losses are PyTorch's.
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <tutti/base/error.hpp>
+
+#include "cli/arguments.hpp"
+#include "cli/process.hpp"
+#include "data_parallel_report.hpp"
+#include "data_parallel_result.hpp"
+#include "turns.hpp"
+
+namespace tutti::bench {
+namespace {
+
+struct StepEngine {
+  std::string name;                // as its results say
+  std::vector<std::string> words;  // it also gets --model, --batch and --seconds
+  std::vector<int> threads = {1};  // for BLAS and OpenMP, of each replica; a turn for each, of which the better counts
+};
+
+std::vector<StepEngine> all_engines() {
+  // tutti-processes has its place after tutti: {"tutti", "launch", "--processes", "2", "--no-prefix", "--",
+  // beside("data_parallel_engines"), "--engine", "tutti-processes"}.
+  return {{"tutti", {"data_parallel_engines", "--engine", "tutti"}},
+          {"ddp", {"ddp_peer.py"}},
+          {"single", {"data_parallel_engines", "--engine", "single"}, {1, 2}},
+          {"never-talk", {"data_parallel_engines", "--engine", "never-talk"}}};
+}
+
+struct Request {
+  std::vector<StepEngine> engines;
+  std::vector<std::string> models;
+  std::vector<int> batches;
+  bool time = false, memory = false, losses = false;
+  RunOptions run{.seconds = 1};
+};
+
+std::vector<std::string> parse_names(std::string_view option, const std::string& text,
+                                     const std::vector<std::string_view>& known) {
+  std::vector<std::string> names = cli::parse_list(option, text);
+  for (const std::string& name : names) cli::parse_choice(option, name, known);
+  return names;
+}
+
+// False where help was asked for, and printed.
+bool parse_request(const std::vector<std::string>& arguments, Request& request) {
+  const std::vector<StepEngine> engines = all_engines();
+  const std::vector<std::string_view> known_models(kStepModels.begin(), kStepModels.end());
+  std::vector<std::string_view> known_engines;
+  for (const StepEngine& engine : engines) known_engines.push_back(engine.name);
+  const std::vector<std::string_view> known_measurements{"time", "memory", "losses"};
+
+  std::string models = fmt::format("{}", fmt::join(known_models, ","));
+  std::string names = fmt::format("{}", fmt::join(known_engines, ","));
+  std::string batches = "64,512";
+  std::string measurements = fmt::format("{}", fmt::join(known_measurements, ","));
+  CLI::App app("Times a training step on two replicas: tutti beside PyTorch's DDP and loops written by hand.",
+               "./bench data-parallel");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--measure", measurements,
+                 "the time of a step, tutti's memory, how its losses differ from DDP's; with commas between");
+  app.add_option("--model", models, "networks to time, with commas between");
+  app.add_option("--batch", batches, "rows of both replicas together, with commas between");
+  app.add_option("--engine", names, "engines to time, with commas between");
+  add_run_options(app, request.run);
+  if (!cli::parse_arguments(app, arguments)) return false;
+
+  request.models = parse_names("--model", models, known_models);
+  request.batches = cli::parse_counts("--batch", batches, kMostRows);
+  for (const int batch : request.batches) {
+    if (batch % 2 != 0) throw UsageError(fmt::format("--batch: expected rows for two replicas alike, found {}", batch));
+  }
+  for (const std::string& name : parse_names("--engine", names, known_engines))
+    request.engines.push_back(*std::ranges::find(engines, name, &StepEngine::name));
+  const std::vector<std::string> wanted = parse_names("--measure", measurements, known_measurements);
+  request.time = std::ranges::count(wanted, "time") > 0;
+  request.memory = std::ranges::count(wanted, "memory") > 0;
+  request.losses = std::ranges::count(wanted, "losses") > 0;
+  return true;
+}
+
+// The same for all engines: OpenBLAS, and the kernels that tutti chooses for it where it chooses badly itself.
+std::vector<std::string> blas_environment() {
+  cli::Signals signals;
+  const cli::Output output =
+      cli::run({.words = {beside("data_parallel_engines"), "--kernels"}, .environment = {"TUTTI_QUIET=1"}},
+               std::chrono::minutes(1), signals);
+  const std::string kernels = output.text.substr(0, output.text.find('\n'));
+  if (kernels.empty()) return {};
+  return {"OPENBLAS_CORETYPE=" + kernels};
+}
+
+void take_steps(const std::string& text, const std::string& engine, const std::string& model,
+                const std::vector<int>& batches, std::vector<StepResult>& results) {
+  std::vector<int> measured;
+  for (const std::string_view line : lines_of(text)) {
+    results.push_back(parse_step_result(line));
+    if (results.back().engine != engine || results.back().model != model)
+      throw Error(fmt::format("it measured something else: {}", line));
+    measured.push_back(results.back().batch);
+  }
+  if (measured != batches) throw Error("it did not measure all batches");
+}
+
+std::vector<Turn> step_turns(const Request& request, const std::string& model,
+                             const std::vector<std::string>& environment, std::vector<StepResult>& results) {
+  std::vector<Turn> turns;
+  for (const StepEngine& engine : request.engines) {
+    for (const int threads : engine.threads) {
+      Turn turn{.name = fmt::format("{}, {}", model, engine.name),
+                .words = engine.words,
+                .environment = environment,
+                .take = [&request, &results, name = engine.name, model](const std::string& text) {
+                  take_steps(text, name, model, request.batches, results);
+                }};
+      if (engine.threads.size() > 1)
+        turn.name += fmt::format(" with {} BLAS thread{}", threads, threads == 1 ? "" : "s");
+      for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
+        turn.environment.push_back(fmt::format("{}={}", variable, threads));
+      for (const std::string& word :
+           {std::string("--model"), model, std::string("--batch"), fmt::format("{}", fmt::join(request.batches, ",")),
+            std::string("--seconds"), fmt::format("{}", request.run.seconds)})
+        turn.words.push_back(word);
+      turns.push_back(std::move(turn));
+    }
+  }
+  return turns;
+}
+
+Turn memory_turn(int replicas, const std::vector<std::string>& environment, std::vector<MemoryResult>& results) {
+  return {
+      .name = fmt::format("{}, memory of tutti with {} replica{}", kMemoryModel, replicas, replicas == 1 ? "" : "s"),
+      .words = {"data_parallel_engines", "--engine", "tutti", "--memory", "--model", std::string(kMemoryModel),
+                "--batch", "8", "--replicas", std::to_string(replicas)},
+      .environment = environment,
+      .take =
+          [&results, replicas](const std::string& text) {
+            results.push_back(parse_memory_result(text));
+            if (results.back().replicas != replicas) throw Error("it measured something else: " + text);
+          },
+      .once = true};
+}
+
+Turn losses_turn(const std::vector<std::string>& environment, std::optional<AgreementResult>& result) {
+  return {.name = "losses of tutti and ddp",
+          .words = {"ddp_agrees.py", "--at-most", "inf"},
+          .environment = environment,
+          .take = [&result](const std::string& text) { result = parse_agreement_result(text); },
+          .once = true};
+}
+
+void print_json(const DataParallelMeasurements& measured) {
+  for (const StepResult& result : measured.steps) fmt::print("{}\n", to_json_line(result));
+  for (const MemoryResult& result : measured.memory) fmt::print("{}\n", to_json_line(result));
+  if (measured.agreement) fmt::print("{}\n", to_json_line(*measured.agreement));
+}
+
+std::vector<std::string> run(const std::vector<std::string>& arguments) {
+  Request request;
+  if (!parse_request(arguments, request)) return {};
+  const std::vector<std::string> environment = blas_environment();
+  DataParallelMeasurements measured;
+  std::vector<StepResult> results;
+  std::vector<std::vector<Turn>> groups;
+  if (request.time) {
+    for (const std::string& model : request.models) groups.push_back(step_turns(request, model, environment, results));
+  }
+  if (request.memory)
+    groups.push_back({memory_turn(1, environment, measured.memory), memory_turn(8, environment, measured.memory)});
+  if (request.losses) groups.push_back({losses_turn(environment, measured.agreement)});
+  std::vector<std::string> failures = take_turns(groups, request.run);
+
+  measured.steps = fastest_of_each_engine(combine_passes(results));
+  if (request.run.json) {
+    print_json(measured);
+  } else {
+    print_data_parallel_tables(measured);
+    print_targets("tutti's speed over theirs, memory, losses", judge_data_parallel_targets(measured));
+  }
+  return failures;
+}
+
+}  // namespace
+}  // namespace tutti::bench
+
+int main(int argc, char** argv) {
+  return tutti::bench::run_suite([&] { return tutti::bench::run({argv + 1, argv + argc}); });
+}

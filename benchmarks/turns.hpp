@@ -1,0 +1,56 @@
+// Programs that take turns at the same work, in one run.
+//
+//   std::vector<std::string> failures = take_turns({{tutti_on_2, gloo_on_2}, {tutti_on_4, gloo_on_4}}, options);
+//
+// Those of a group are compared with each other. They follow each other closely, in several passes, so that what
+// disturbs the machine disturbs all alike; each pass begins with another one, so that none always follows the same.
+//
+// Around it, what the `main` of every suite needs: its common options, and how it ends.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace tutti::bench {
+
+struct Turn {
+  std::string name;                // "gloo on 2 ranks"
+  std::vector<std::string> words;  // the program, a file beside this one, and its arguments
+  // "NAME=value", on top of ours and of one BLAS and OpenMP thread.
+  std::vector<std::string> environment = {};
+  // Takes what it printed; throws where that is not what was asked for.
+  std::function<void(const std::string& text)> take;
+  bool once = false;  // in the first pass only
+};
+
+struct RunOptions {
+  int passes = 3;
+  double seconds = 0.3;  // for each point of a pass
+  int deadline_seconds = 300;
+  bool json = false;
+};
+
+// --passes, --seconds, --deadline and --json, with what is in `options` as defaults.
+void add_run_options(CLI::App& app, RunOptions& options);
+
+// A turn that fails is told at once, has no more in later passes, and is a sentence in what is returned.
+std::vector<std::string> take_turns(const std::vector<std::vector<Turn>>& groups, const RunOptions& options);
+
+// A program of the build, beside this one.
+std::filesystem::path beside(std::string_view name);
+
+// The lines of a text, without their ends.
+std::vector<std::string_view> lines_of(std::string_view text);
+
+// What `main` returns: 0; 1 where there were failures or `f` throws, 2 for misuse, with a sentence. `f` returns what
+// take_turns did.
+int run_suite(const std::function<std::vector<std::string>()>& f);
+
+}  // namespace tutti::bench
