@@ -28,9 +28,10 @@ struct StepEngine {
 };
 
 std::vector<StepEngine> all_engines() {
-  // tutti-processes has its place after tutti: {"tutti", "launch", "--processes", "2", "--no-prefix", "--",
-  // beside("data_parallel_engines"), "--engine", "tutti-processes"}.
   return {{"tutti", {"data_parallel_engines", "--engine", "tutti"}},
+          {"tutti-processes",
+           {"tutti", "launch", "--processes", "2", "--no-prefix", "--", beside("data_parallel_engines"), "--engine",
+            "tutti-processes"}},
           {"ddp", {"ddp_peer.py"}},
           {"single", {"data_parallel_engines", "--engine", "single"}, {1, 2}},
           {"never-talk", {"data_parallel_engines", "--engine", "never-talk"}}};

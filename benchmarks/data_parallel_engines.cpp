@@ -5,9 +5,11 @@
 //   data_parallel_engines --engine tutti --model mlp-256 --batch 64 --losses <folder>
 //   data_parallel_engines --kernels                                              what OPENBLAS_CORETYPE should be
 //
-// tutti       tutti::DataParallel, whose replicas are threads
-// single      a plain loop over the whole batch, with the threads for BLAS and OpenMP that the environment says
-// never-talk  two such loops at once, each over half of the batch: what no data-parallel step can be much faster than
+// tutti            tutti::DataParallel, whose replicas are threads
+// tutti-processes  tutti::DistributedModule on the processes that `tutti launch` has started, each with its share of
+// the batch single           a plain loop over the whole batch, with the threads for BLAS and OpenMP that the
+// environment says never-talk       two such loops at once, each over half of the batch: what no data-parallel step can
+// be much faster than
 //
 // All of them keep freed memory, as tutti does by itself.
 #include <malloc.h>
@@ -21,6 +23,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -35,9 +38,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
+#include <tutti/c10d/join.hpp>
+#include <tutti/collective/collectives.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/data_parallel.hpp>
+#include <tutti/nn/distributed_module.hpp>
 #include <tutti/nn/memory.hpp>
+#include <tutti/transport/environment.hpp>
 
 #include "cli/arguments.hpp"
 #include "data_parallel_models.hpp"
@@ -80,6 +87,45 @@ StepCalls tutti_steps(const Work& work) {
   return {.run = [parallel, rows = make_rows(work.model, work.batch)](std::uint64_t steps) {
     for (std::uint64_t i = 0; i < steps; ++i) step(*parallel, rows);
   }};
+}
+
+// One rank of a training run.
+class ProcessLoop {
+ public:
+  explicit ProcessLoop(const Work& work)
+      : net_(make_model(work.model)),
+        model_(net_.ptr(), Communicator(c10d::join())),
+        optimizer_(net_->parameters(), torch::optim::SGDOptions(work.learning_rate)),
+        rows_(make_rows(work.model, work.batch / model_.size())) {
+    if (model_.size() != work.replicas)
+      throw UsageError(fmt::format("--replicas: {} processes were started for {}", model_.size(), work.replicas));
+  }
+
+  void run(std::uint64_t steps) {
+    for (std::uint64_t i = 0; i < steps; ++i) {
+      net_->zero_grad(/*set_to_none=*/true);
+      model_.backward(loss_of(*net_, rows_));
+      model_.step(optimizer_);
+    }
+  }
+
+  std::uint64_t agree(std::uint64_t of_first) {
+    std::vector<std::int64_t> value{static_cast<std::int64_t>(of_first)};
+    broadcast(model_.world(), value);
+    return static_cast<std::uint64_t>(value.front());
+  }
+
+ private:
+  torch::nn::Sequential net_;
+  DistributedModule model_;
+  torch::optim::SGD optimizer_;
+  Batch rows_;
+};
+
+StepCalls process_steps(const Work& work) {
+  const auto loop = std::make_shared<ProcessLoop>(work);
+  return {.run = [loop](std::uint64_t steps) { loop->run(steps); },
+          .agree = [loop](std::uint64_t of_first) { return loop->agree(of_first); }};
 }
 
 // What one writes by hand with libtorch.
@@ -161,8 +207,8 @@ StepCalls never_talk_steps(const Work& work) {
 }
 
 StepCalls steps_of(const std::string& engine, const Work& work) {
-  constexpr std::array<std::string_view, 3> kNames{"tutti", "single", "never-talk"};
-  constexpr std::array kEngines{tutti_steps, single_steps, never_talk_steps};
+  constexpr std::array<std::string_view, 4> kNames{"tutti", "tutti-processes", "single", "never-talk"};
+  constexpr std::array kEngines{tutti_steps, process_steps, single_steps, never_talk_steps};
   return kEngines[cli::parse_choice("--engine", engine, kNames)](work);
 }
 
@@ -177,11 +223,14 @@ void measure_steps(const Request& request) {
       const StepCalls calls = steps_of(
           request.engine,
           {.model = model, .batch = batch, .replicas = request.replicas, .learning_rate = request.learning_rate});
+      const cli::Timing timing = time_steps(request.seconds, calls);
+      // Of several processes one speaks for all.
+      if (const std::optional<ProcessPlace> place = discover_place(); place && place->rank != Rank{0}) continue;
       tell(to_json_line(StepResult{.engine = request.engine,
                                    .model = model,
                                    .batch = batch,
                                    .threads = at::get_num_threads(),
-                                   .timing = time_steps(request.seconds, calls)}));
+                                   .timing = timing}));
     }
   }
 }
@@ -283,7 +332,7 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   std::string batches = "64,512";
   CLI::App app("Times training steps; prints one JSON object a line.", "data_parallel_engines");
   app.option_defaults()->always_capture_default();
-  app.add_option("--engine", request.engine, "tutti, single or never-talk");
+  app.add_option("--engine", request.engine, "tutti, tutti-processes, single or never-talk");
   app.add_option("--model", models, "networks, with commas between");
   app.add_option("--batch", batches, "rows of all replicas together, with commas between");
   app.add_option("--replicas", request.replicas, "of tutti and never-talk")->check(CLI::Range(1, 1024));

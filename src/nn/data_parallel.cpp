@@ -163,7 +163,7 @@ void refuse_unless_possible(const DataParallelOptions& options) {
 
 }  // namespace
 
-struct DataParallelEngine::Inside {
+struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
   struct Replica {
     std::shared_ptr<torch::nn::Module> module;
     std::vector<ModuleParameter> parameters;
@@ -454,13 +454,13 @@ void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const
 void DataParallelEngine::Inside::compute(std::int64_t rows, const ReplicaLoss& loss) {
   losses.assign(static_cast<std::size_t>(shards), {});
   gradients.assign(replicas.size(), ShardGradients(shards));
-  run_replicas([&](int worker) { run_shards(worker, rows, loss); });
+  run_replicas([this, rows, loss](int worker) { run_shards(worker, rows, loss); });
 }
 
-// On every worker, as the caller would: what libtorch keeps for its thread counts for all of them.
+// On every worker, as the caller would: what libtorch keeps for its thread counts for all of them. Whoever misses the
+// deadline goes on when this has thrown, so nothing that it uses may be on this stack.
 void DataParallelEngine::Inside::run_replicas(const std::function<void(int)>& f) {
-  const at::ThreadLocalState callers;
-  const auto run_one = [&](int worker) {
+  const auto run_one = [self = shared_from_this(), callers = at::ThreadLocalState(), f](int worker) {
     const at::ThreadLocalStateGuard guard(callers);
     f(worker);
   };
@@ -468,26 +468,30 @@ void DataParallelEngine::Inside::run_replicas(const std::function<void(int)>& f)
 
   // Who throws leaves the others waiting for it in a batch norm. They hear of it, and what they then throw counts less
   // than the reason.
-  std::vector<std::exception_ptr> reasons(replicas.size());
-  std::vector<std::exception_ptr> consequences(replicas.size());
+  struct Errors {
+    std::vector<std::exception_ptr> reasons, consequences;
+  };
+  const auto found = std::make_shared<Errors>();
+  found->reasons.resize(replicas.size());
+  found->consequences.resize(replicas.size());
   team->run(
-      [&](int worker) {
+      [this, run_one, found](int worker) {
         const auto w = static_cast<std::size_t>(worker);
         try {
           run_one(worker);
           return;
         } catch (const PeerError&) {
-          consequences[w] = std::current_exception();
+          found->consequences[w] = std::current_exception();
         } catch (...) {
-          reasons[w] = std::current_exception();
+          found->reasons[w] = std::current_exception();
         }
         replicas[w].norm_world->cancel("a replica failed");
       },
       options.deadline);
   const bool is_broken = std::ranges::any_of(replicas, [](const Replica& one) { return one.norm_world->broken(); });
   if (is_broken) make_norm_worlds();
-  for (const auto& errors : {reasons, consequences}) {
-    for (const std::exception_ptr& error : errors) {
+  for (const auto* errors : {&found->reasons, &found->consequences}) {
+    for (const std::exception_ptr& error : *errors) {
       if (error) std::rethrow_exception(error);
     }
   }
@@ -524,6 +528,7 @@ void DataParallelEngine::Inside::line_up_gradients() {
 }
 
 StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss& loss) {
+  if (team->is_stuck()) team->run([](int) {});  // says who
   if (rows < 1) throw UsageError("a batch without rows has no loss");
   if (!torch::GradMode::is_enabled() || c10::InferenceMode::is_enabled())
     throw UsageError("a step needs gradients, and the caller has them switched off (NoGradGuard or InferenceMode)");
@@ -565,6 +570,7 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
     buffers->finish(*module);
   } catch (...) {
     buffers->undo(*module);
+    if (team->is_stuck()) throw;  // whoever is late still writes to the rest
     gradients.clear();
     sums.clear();
     throw;
@@ -707,20 +713,20 @@ void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const Repli
   is_compared = replicas.size() == 1;
   if (is_compared) return;
   const Rows same = rows_of(0, rows);
-  std::vector<ShardLoss> found(replicas.size());
+  const auto found = std::make_shared<std::vector<ShardLoss>>(replicas.size());
   std::vector<std::vector<torch::Tensor>> found_gradients(replicas.size());
   // One whose closure uses another replica's module leaves its gradients there, so nobody takes any before all are
   // through.
   for (const Replica& replica : replicas) discard_gradients(replica.parameters);
-  run_replicas([&](int worker) {
+  run_replicas([this, found, same, loss](int worker) {
     const auto w = static_cast<std::size_t>(worker);
     buffers->take(0, *replicas[w].module);
-    found[w] = run_shard(replicas[w], 0, same, loss);
+    (*found)[w] = run_shard(replicas[w], 0, same, loss);
   });
   for (std::size_t r = 0; r < replicas.size(); ++r) found_gradients[r] = take_gradients(replicas[r].parameters);
   buffers->undo(*module);
-  for (std::size_t r = 1; r < replicas.size(); ++r) refuse_other_function(parameters, found, found_gradients, r);
-  is_compared = found.front().weight > 0;  // otherwise there was nothing to compare
+  for (std::size_t r = 1; r < replicas.size(); ++r) refuse_other_function(parameters, *found, found_gradients, r);
+  is_compared = found->front().weight > 0;  // otherwise there was nothing to compare
 }
 
 std::string DataParallelEngine::Inside::describe() const {
@@ -761,8 +767,11 @@ DataParallelEngine::DataParallelEngine(std::shared_ptr<torch::nn::Module> module
                                        const std::function<std::shared_ptr<torch::nn::Module>()>& make_replica,
                                        std::shared_ptr<torch::optim::Optimizer> optimizer,
                                        const DataParallelOptions& options)
-    : inside_(std::make_unique<Inside>(std::move(module), make_replica, std::move(optimizer), options)) {}
-DataParallelEngine::~DataParallelEngine() = default;
+    : inside_(std::make_shared<Inside>(std::move(module), make_replica, std::move(optimizer), options)) {}
+DataParallelEngine::~DataParallelEngine() {
+  // Its threads end now; one that is late keeps the rest until it is through.
+  if (inside_) inside_->team.reset();
+}
 DataParallelEngine::DataParallelEngine(DataParallelEngine&&) noexcept = default;
 DataParallelEngine& DataParallelEngine::operator=(DataParallelEngine&&) noexcept = default;
 

@@ -124,6 +124,8 @@ WorkerTeam::~WorkerTeam() {
 
 int WorkerTeam::size() const { return static_cast<int>(state_->seats.size()); }
 
+bool WorkerTeam::is_stuck() const { return state_->failure.has_value(); }
+
 void WorkerTeam::run(const std::function<void(int)>& f, Duration deadline) {
   if (state_->failure) throw PeerError(*state_->failure);
   const Deadline end = Deadline::after(deadline);
@@ -139,6 +141,7 @@ void WorkerTeam::run(const std::function<void(int)>& f, Duration deadline) {
         fmt::format("{} of the team {} not through in time", to_string(late), late.size() == 1 ? "was" : "were")};
     throw PeerError(*state_->failure);
   }
+  state_->piece = nullptr;
   std::exception_ptr first;
   for (State::Seat& seat : state_->seats) {
     std::exception_ptr error = std::exchange(seat.error, nullptr);

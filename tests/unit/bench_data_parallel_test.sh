@@ -43,18 +43,26 @@ cat >"$scratch/ddp_agrees.py" <<'END'
 #!/usr/bin/env bash
 echo '{"engine":"tutti","peer":"ddp","model":"mlp-256","batch":64,"steps":50,"largest_loss_difference":2e-7}'
 END
-chmod +x "$scratch/data_parallel_engines" "$scratch/ddp_peer.py" "$scratch/ddp_agrees.py"
+# Starts what follows the --, once.
+cat >"$scratch/tutti" <<'END'
+#!/usr/bin/env bash
+while [[ $1 != -- ]]; do shift; done
+shift
+exec "$@"
+END
+chmod +x "$scratch/tutti" "$scratch/data_parallel_engines" "$scratch/ddp_peer.py" "$scratch/ddp_agrees.py"
 
-# All of it: 4 models x 2 batches x 4 engines, memory twice, losses once.
+# All of it: 4 models x 2 batches x 5 engines, memory twice, losses once.
 "${driver[@]}" --json --passes 2 --seconds 0.5 >"$scratch/lines" 2>"$scratch/errors" || expect 0 "" cat "$scratch/errors"
-expect 0 "35 $scratch/lines" wc -l "$scratch/lines"
-expect 0 "32" grep -c '^{"engine":"[a-z-]*","model":"[a-z0-9-]*","batch":[0-9]*,"seconds":[0-9.]*,' "$scratch/lines"
+expect 0 "43 $scratch/lines" wc -l "$scratch/lines"
+expect 0 "40" grep -c '^{"engine":"[a-z-]*","model":"[a-z0-9-]*","batch":[0-9]*,"seconds":[0-9.]*,' "$scratch/lines"
 expect 0 '"batch":512,"seconds":3.0,"seconds_p10":1.0,"seconds_p90":1.0,"threads":2,' grep '"single","model":"cnn"' "$scratch/lines"
 # Every turn with the same kernels, and the threads it should have.
-expect 0 "42" grep -c "CORETYPE=Haswell" "$scratch/asked"
-expect 0 "42 $scratch/asked" wc -l "$scratch/asked"
+expect 0 "50" grep -c "CORETYPE=Haswell" "$scratch/asked"
+expect 0 "50 $scratch/asked" wc -l "$scratch/asked"
 expect 0 "8" grep -c "OMP=2 OPENBLAS=2" "$scratch/asked"
 expect 0 "data_parallel_engines --engine tutti --model mlp-256 --batch 64,512 --seconds 0.5 OMP=1 OPENBLAS=1" cat "$scratch/asked"
+expect 0 "data_parallel_engines --engine tutti-processes --model cnn --batch 64,512 --seconds 0.5 OMP=1" cat "$scratch/asked"
 expect 0 "ddp_peer.py --model cnn --batch 64,512 --seconds 0.5 OMP=1 OPENBLAS=1" cat "$scratch/asked"
 
 # A choice of them, as tables and targets.
@@ -74,7 +82,7 @@ expect 1 "it measured something else" "${driver[@]}" --measure time --model cnn 
 
 expect 0 "--engine TEXT" "${driver[@]}" --help
 expect 2 "--model: expected mlp-256, mlp-1024, mlp-2048, cnn, found 'mlp-255'; did you mean 'mlp-256'?" "${driver[@]}" --model mlp-255
-expect 2 "--engine: expected tutti, ddp, single, never-talk, found 'dpd'" "${driver[@]}" --engine tutti,dpd
+expect 2 "--engine: expected tutti, tutti-processes, ddp, single, never-talk, found 'dpd'" "${driver[@]}" --engine tutti,dpd
 expect 2 "--measure: expected time, memory, losses" "${driver[@]}" --measure speed
 expect 2 "--batch: expected rows for two replicas alike, found 63" "${driver[@]}" --batch 64,63
 expect 2 "--batch: expected whole numbers" "${driver[@]}" --batch 0

@@ -1,6 +1,7 @@
 // Modules, closures, batches and options that cannot be: what is said, and that nothing was changed.
 #include <atomic>
 #include <chrono>
+#include <latch>
 #include <limits>
 #include <sstream>
 
@@ -571,6 +572,40 @@ TEST(DataParallelMisuse, NamesAParameterWhoseGradientIsSparse) {
                               [](torch::nn::EmbeddingImpl& its, Tensor& rows) { return its.forward(rows).sum(); });
               }),
               HasSubstr("the gradient of 'weight' is sparse"));
+}
+
+TEST(DataParallelMisuse, AReplicaThatMissesTheDeadlineIsNamedAndMayStillGoOnWhenAllElseIsGone) {
+  struct Gate {
+    std::latch opened{1};
+    std::latch passed{1};
+  };
+  const auto gate = std::make_shared<Gate>();
+  {
+    auto net = testing::make_net<Mlp>(torch::kFloat32);
+    DataParallel parallel(net, kSgd, {.replicas = 3, .deadline = 60s});
+    parallel.step(testing::draw_batch(9, 1, torch::kFloat32), mse);
+    DataParallel hasty(net, kSgd, {.replicas = 3, .deadline = 300ms});
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      const Batch batch = testing::draw_batch(9, 1, torch::kFloat32);
+      try {
+        hasty.step(batch, [gate, first = net.get()](Mlp& replica, const Batch& rows) {
+          static std::atomic<int> others{0};
+          const bool is_held = &replica != first && others++ == 0;
+          if (is_held) gate->opened.wait();
+          Tensor loss = mse(replica, rows);
+          if (is_held) loss.register_hook([gate](const Tensor&) { gate->passed.count_down(); });
+          return loss;
+        });
+        ADD_FAILURE() << "nobody was missed";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.kind(), FailureKind::late);
+        EXPECT_EQ(error.ranks().size(), 1u);
+        EXPECT_THAT(error.what(), HasSubstr("of the team was not through in time"));
+      }
+    }
+  }
+  gate->opened.count_down();
+  gate->passed.wait();
 }
 
 }  // namespace

@@ -11,8 +11,9 @@
 // replicas read the same memory, and after backward each thread sums its slice of everybody's gradients and updates
 // that slice.
 //
-// The closure is called on several threads at once, each with a replica and its rows. It returns a loss, the mean over
-// its rows; or a WeightedLoss, where something else than rows counts (tokens, class weights, rows that are ignored).
+// The closure is copied, and called on several threads at once, each with a replica and its rows. It returns a loss,
+// the mean over its rows; or a WeightedLoss, where something else than rows counts (tokens, class weights, rows that
+// are ignored).
 //
 // A step that throws has changed nothing: not the parameters, nor the optimizer's state. One thread at a time uses a
 // DataParallel. docs/data_parallel.md tells the rest.
@@ -87,7 +88,7 @@ class DataParallelEngine {
 
  private:
   struct Inside;
-  std::unique_ptr<Inside> inside_;
+  std::shared_ptr<Inside> inside_;  // a replica that misses the deadline has it, too
 };
 
 // Makes modules. A holder of a module looks like a function and is none: asking what it returns does not compile.
@@ -143,10 +144,13 @@ class DataParallel {
   // The loss of the batch, the mean over its rows by weight, before the update.
   template <typename Batch, typename Closure>
   double step(const Batch& batch, Closure&& closure) {
-    report_ = engine_.step(row_count(batch), [&](torch::nn::Module& replica, const Rows& rows) -> WeightedLoss {
+    // Copies: a replica that misses the deadline still computes when this has thrown.
+    const auto loss = [batch, own = std::make_shared<std::decay_t<Closure>>(std::forward<Closure>(closure))](
+                          torch::nn::Module& replica, const Rows& rows) -> WeightedLoss {
       auto mine = slice_rows(batch, rows);
-      return closure(dynamic_cast<Net&>(replica), mine);  // Module is a virtual base
-    });
+      return (*own)(dynamic_cast<Net&>(replica), mine);  // Module is a virtual base
+    };
+    report_ = engine_.step(row_count(batch), loss);
     return report_.loss;
   }
 

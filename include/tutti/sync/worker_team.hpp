@@ -30,6 +30,8 @@ class WorkerTeam {
   // PeerError late, naming the workers, where some are not through by the deadline; every later call says so at once,
   // because nobody can tell when they will be.
   void run(const std::function<void(int)>& f, Duration deadline = kDefaultDeadline);
+  // Some have missed a deadline, and may still be at work.
+  bool is_stuck() const;
 
  private:
   struct State;
