@@ -88,16 +88,9 @@ std::size_t parts_at_once(int shards, int replicas) {
   std::size_t most = 0;
   for (int worker = 0; worker < replicas; ++worker) {
     const Slice own = chunk(static_cast<std::size_t>(shards), replicas, worker);
-    std::vector<std::pair<int, int>> parts;
-    for (std::size_t s = own.first; s < own.end(); ++s) {
-      parts.emplace_back(static_cast<int>(s), 1);
-      most = std::max(most, parts.size());
-      while (parts.size() > 1) {
-        const auto [first, count] = parts[parts.size() - 2];
-        if (neighbour_in_tree(shards, first, count) != parts.back().second) break;
-        parts[parts.size() - 2].second += parts.back().second;
-        parts.pop_back();
-      }
+    // Those of the shards before, added up, and that of the next.
+    for (std::size_t before = 0; before < own.count; ++before) {
+      most = std::max(most, parts_of_shards(shards, static_cast<int>(own.first), static_cast<int>(before)).size() + 1);
     }
   }
   return most;

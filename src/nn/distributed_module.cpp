@@ -8,7 +8,6 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
-#include <sstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -27,109 +26,16 @@
 #include <tutti/sync/shard_fold.hpp>
 
 #include "kernel_optimizer.hpp"
+#include "module_agreement.hpp"
 #include "module_parameters.hpp"
 #include "shard_buffers.hpp"
 #include "shard_gradients.hpp"
 #include "thread_settings.hpp"
 
 namespace tutti {
-namespace {
-
 using detail::ModuleParameter;
 using detail::ShardGradients;
 using detail::ShardLoss;
-
-// Everybody gets rank 0's bytes, which are as many on all.
-void broadcast_bytes(Communicator& world, std::span<std::byte> bytes, Rank root = Rank{0}) {
-  std::vector<std::int32_t> words((bytes.size() + sizeof(std::int32_t) - 1) / sizeof(std::int32_t));
-  if (world.rank() == root) std::memcpy(words.data(), bytes.data(), bytes.size());
-  broadcast(world, words, {.root = root});
-  std::memcpy(bytes.data(), words.data(), bytes.size());
-}
-
-void broadcast_tensor(Communicator& world, const torch::Tensor& tensor, Rank root) {
-  const torch::Tensor dense = tensor.detach().contiguous();
-  broadcast_bytes(world, {static_cast<std::byte*>(dense.data_ptr()), dense.nbytes()}, root);
-  const torch::NoGradGuard no_grad;
-  if (!dense.is_same(tensor.detach()) && world.rank() != root && dense.data_ptr() != tensor.data_ptr())
-    torch::Tensor(tensor).copy_(dense);
-}
-
-struct Entry {
-  std::string name;
-  std::string what;  // "float32 [256, 784]"
-};
-
-std::vector<Entry> entries_of(const torch::nn::Module& module) {
-  std::vector<Entry> entries;
-  const auto add = [&](const char* kind, const auto& items) {
-    for (const auto& item : items) {
-      std::ostringstream text;
-      text << c10::toString(item.value().scalar_type()) << ' ' << item.value().sizes();
-      entries.push_back({fmt::format("{} '{}'", kind, item.key()), text.str()});
-    }
-  };
-  add("the parameter", module.named_parameters());
-  add("the buffer", module.named_buffers());
-  return entries;
-}
-
-// Where this rank's module is another than rank 0's; empty where it is not.
-std::string first_difference(const std::vector<Entry>& first, const std::vector<Entry>& mine, Rank rank) {
-  for (std::size_t i = 0; i < std::max(first.size(), mine.size()); ++i) {
-    if (i >= mine.size()) return fmt::format("{} of rank 0 is missing on {}", first[i].name, to_string(rank));
-    if (i >= first.size()) return fmt::format("{} of {} is missing on rank 0", mine[i].name, to_string(rank));
-    if (first[i].name != mine[i].name)
-      return fmt::format("rank 0 has {} where {} has {}", first[i].name, to_string(rank), mine[i].name);
-    if (first[i].what != mine[i].what) {
-      return fmt::format("{} is {} on rank 0 and {} on {}", first[i].name, first[i].what, mine[i].what,
-                         to_string(rank));
-    }
-  }
-  return {};
-}
-
-// A text of any length, of every rank.
-std::vector<std::string> gather_texts(Communicator& world, const std::string& mine) {
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(world.size()));
-  const auto length = static_cast<std::int64_t>(mine.size());
-  all_gather(world, ConstArray(&length, 1, DataType::int64), lengths);
-  const auto words = static_cast<std::size_t>(std::ranges::max(lengths)) / sizeof(std::int32_t) + 1;
-  std::vector<std::int32_t> padded(words);
-  std::memcpy(padded.data(), mine.data(), mine.size());
-  std::vector<std::int32_t> all(words * lengths.size());
-  all_gather(world, padded, all);
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < lengths.size(); ++r) {
-    texts.emplace_back(reinterpret_cast<const char*>(all.data() + r * words), static_cast<std::size_t>(lengths[r]));
-  }
-  return texts;
-}
-
-void refuse_other_modules(Communicator& world, const torch::nn::Module& module) {
-  const std::vector<Entry> mine = entries_of(module);
-  std::string text;
-  for (const Entry& entry : mine) text += entry.name + '\n' + entry.what + '\n';
-  const std::vector<std::string> texts = gather_texts(world, text);
-  const auto parsed = [](const std::string& from) {
-    std::istringstream lines(from);
-    std::vector<Entry> entries;
-    for (Entry entry; std::getline(lines, entry.name) && std::getline(lines, entry.what);) entries.push_back(entry);
-    return entries;
-  };
-  const std::vector<Entry> first = parsed(texts.front());
-  std::vector<Rank> ranks;
-  std::string message;
-  for (Rank rank : all_ranks(world.size())) {
-    const std::string difference = first_difference(first, parsed(texts[static_cast<std::size_t>(rank.value)]), rank);
-    if (difference.empty()) continue;
-    ranks.push_back(rank);
-    if (message.empty()) message = difference;
-  }
-  if (!ranks.empty()) throw PeerError({FailureKind::disagreement, ranks, "the ranks' modules differ: " + message});
-}
-
-}  // namespace
 
 struct DistributedModule::Inside {
   struct Bucket {
@@ -195,6 +101,13 @@ struct DistributedModule::Inside {
     buffers->forget();
     buffers->keep(world.rank().value, *module);
   }
+  // They could only be put in place before that pass.
+  void refuse_shards_own_buffers() const {
+    if (buffers_mode != Buffers::per_shard) return;
+    throw UsageError(
+        "buffers: each shard's own are only in place while backward(batch, closure) computes it; take follow_first or "
+        "averaged");
+  }
   // Runs a backward pass; where that throws, the others hear of it and what it threw goes on.
   template <typename Backward>
   void run_backward(Backward backward);
@@ -225,7 +138,6 @@ struct DistributedModule::Inside {
 
   // The round in progress. `state` guards what the two threads tell each other, `exchanging` the communicator.
   bool is_open = false;
-  bool finishes_itself = false;   // a bare loss.backward(): at its end
   std::vector<ShardLoss> losses;  // by shard; of others 0
   bool is_active = true;
   std::vector<std::size_t> ready_order;
@@ -284,7 +196,7 @@ DistributedModule::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module,
     parameter.variable = one.tensor();
     parameter.type = detail::data_type_of_parameter(one.name(), one.tensor());
   }
-  refuse_other_modules(world, *module);
+  detail::refuse_other_modules(world, *module);
   share_state(Rank{0});
   buffers.emplace(*module, shards, buffers_mode);
   if (options.sync_batch_norm) norm_world.emplace(world.split({}));
@@ -312,8 +224,8 @@ DistributedModule::Inside::~Inside() {
 }
 
 void DistributedModule::Inside::share_state(Rank root) {
-  for (const Parameter& parameter : parameters) broadcast_tensor(world, parameter.variable, root);
-  for (const torch::Tensor& buffer : module->buffers()) broadcast_tensor(world, buffer, root);
+  for (const Parameter& parameter : parameters) detail::broadcast_tensor(world, parameter.variable, root);
+  for (const torch::Tensor& buffer : module->buffers()) detail::broadcast_tensor(world, buffer, root);
 }
 
 void DistributedModule::Inside::lay_out_buckets() {
@@ -365,7 +277,6 @@ void DistributedModule::Inside::begin_round(std::vector<ShardLoss> its_losses, b
   if (broken) throw PeerError(*broken);
   losses = std::move(its_losses);
   is_active = its_active;
-  finishes_itself = false;
   ready_order.clear();
   for (Parameter& parameter : parameters) parameter.is_ready = parameter.is_used = false;
   for (Bucket& bucket : buckets) bucket.pending = bucket.parameters.size();
@@ -383,8 +294,8 @@ void DistributedModule::Inside::begin_round(std::vector<ShardLoss> its_losses, b
 void DistributedModule::Inside::on_gradient(std::size_t index) {
   if (unsynced > 0) return;
   if (!is_open) {
+    refuse_shards_own_buffers();
     begin_round(only({.loss = 0, .weight = 1}), true);
-    finishes_itself = true;
     torch::autograd::Engine::get_default_engine().queue_callback([this] {
       keep_buffers();
       finish_round(false);
@@ -635,7 +546,7 @@ void DistributedModule::Inside::finish_round(bool failed) {
       if (error) std::rethrow_exception(error);
       if (!has_header) exchange_header();  // a module without parameters that are trained
       exchange_tail(failed);
-      if (buffers_mode != Buffers::per_shard || shard_gradients != nullptr) buffers->finish(*module, world);
+      buffers->finish(*module, world);
     } catch (const PeerError& peer) {
       if (!peer.communicator_usable()) broken = peer.failure();
       failure = std::current_exception();
@@ -704,6 +615,7 @@ double DistributedModule::Inside::backward_one_shard(std::int64_t rows,
   const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = static_cast<std::uint64_t>(shard)});
   std::optional<SyncBatchNorm> norm;
   if (norm_world) norm.emplace(*norm_world);
+  detail::discard_gradients(module_parameters);
   buffers->begin(*module);
   std::optional<WeightedLoss> computed;
   ShardLoss weighed;
@@ -791,11 +703,7 @@ void DistributedModule::backward(const torch::Tensor& loss, std::optional<double
     if (weight) inside_->unsynced_weight += *weight;
     return;
   }
-  if (inside_->buffers_mode == Buffers::per_shard) {
-    throw UsageError(
-        "buffers: each shard's own are only in place while backward(batch, closure) computes it; take "
-        "follow_first or averaged");
-  }
+  inside_->refuse_shards_own_buffers();
   inside_->keep_buffers();
   inside_->begin_round(inside_->only({weighed.loss, weighed.weight + inside_->unsynced_weight}), true);
   inside_->run_backward([&] {

@@ -414,6 +414,32 @@ TEST(DistributedModule, BuffersFollowTheFirstOrAreAveraged) {
   }
 }
 
+TEST(DistributedModule, BuffersOfEachRankAreKeptApartWhereAllHaveTheBatch) {
+  const auto make = [] {
+    Net net = make_net();
+    net->uses_norm = true;
+    return net.ptr();
+  };
+  const auto options = torch::optim::SGDOptions(0.1);
+  DataParallel<NetImpl> parallel(make, options, {.replicas = 3, .buffers = Buffers::per_shard});
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    parallel.step(make_batch(12, step), [](NetImpl& replica, Batch& rows) { return loss_of(replica, rows); });
+  }
+  run_ranks(3, [&](Communicator& world) {
+    const auto net = make();
+    DistributedModule model(net, std::move(world), {.buffers = Buffers::per_shard});
+    torch::optim::SGD optimizer(net->parameters(), options);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      model.backward(make_batch(12, step), [&](const Batch& rows) { return loss_of(*net, rows); });
+      model.step(optimizer);
+    }
+    expect_near(values_of(*net), values_of(*parallel.module()), 1e-9, "per_shard");
+    // Where the caller makes the forward pass, they cannot be put in place before it.
+    EXPECT_THROW(model.backward(loss_of(*net, make_batch(4, 1))), UsageError);
+    EXPECT_THROW(loss_of(*net, make_batch(4, 1)).backward(), UsageError);
+  });
+}
+
 TEST(DistributedModule, GoesOnWithThoseLeft) {
   run_ranks(3, [](Communicator& world) {
     const Rank rank = world.rank();

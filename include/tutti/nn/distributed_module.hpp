@@ -95,7 +95,8 @@ class DistributedModule {
   void backward(const torch::Tensor& loss, std::optional<double> weight = {});
 
   // The same for a batch that all ranks bring whole: each computes the loss of its rows, closure(rows), with draws and
-  // buffers of its logical shards. Returns the loss of the whole batch.
+  // buffers of its logical shards. Gradients of before do not
+  // count. Returns the loss of the whole batch.
   template <typename Batch, typename Closure>
   requires(!std::is_arithmetic_v<std::remove_cvref_t<Closure>>) double backward(const Batch& batch, Closure&& closure) {
     return backward_rows(row_count(batch), [&](const Rows& rows) -> WeightedLoss {
