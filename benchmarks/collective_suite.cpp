@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
 
 #include "cli/arguments.hpp"
+#include "cli/command_line.hpp"
 #include "report.hpp"
 #include "turns.hpp"
 
@@ -25,12 +25,11 @@ struct Request {
 bool parse_request(const CollectiveSuite& suite, const std::vector<std::string>& arguments, Request& request) {
   std::string ranks = "2,4";
   std::string sizes = "1KiB,64KiB,1MiB,4MiB,64MiB";
-  CLI::App app(suite.summary, "./bench " + suite.name);
-  app.option_defaults()->always_capture_default();
-  app.add_option("--ranks", ranks, "numbers of ranks, with commas between");
-  app.add_option("--bytes", sizes, "sizes of each rank's array, with commas between");
-  add_run_options(app, request.run);
-  if (!cli::parse_arguments(app, arguments)) return false;
+  cli::CommandLine line(suite.summary, "./bench " + suite.name);
+  line.option("--ranks", ranks, "numbers of ranks, with commas between");
+  line.option("--bytes", sizes, "sizes of each rank's array, with commas between");
+  add_run_options(line, request.run);
+  if (!line.parse(arguments)) return false;
   request.ranks = cli::parse_ranks("--ranks", ranks);
   request.sizes = cli::parse_sizes("--bytes", sizes);
   for (const Bytes& size : request.sizes) {

@@ -1,5 +1,6 @@
 // `./bench data-parallel`: a training step on two replicas, in one run: tutti, PyTorch's DistributedDataParallel, a
-// plain loop, and two replicas that never talk; what tutti's memory is; and whether its losses are PyTorch's.
+// plain loop, and two replicas that never talk; what tutti's memory is; whether its losses are PyTorch's; and what a
+// network learns where gradients travel compressed.
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -9,10 +10,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
+#include <tutti/strategy/compression.hpp>
 
 #include "cli/arguments.hpp"
+#include "cli/command_line.hpp"
 #include "cli/process.hpp"
 #include "data_parallel_report.hpp"
 #include "data_parallel_result.hpp"
@@ -41,7 +43,8 @@ struct Request {
   std::vector<StepEngine> engines;
   std::vector<std::string> models;
   std::vector<int> batches;
-  bool time = false, memory = false, losses = false;
+  bool time = false, memory = false, losses = false, accuracy = false;
+  int epochs = 5;
   RunOptions run{.seconds = 1};
 };
 
@@ -58,22 +61,24 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   const std::vector<std::string_view> known_models(kStepModels.begin(), kStepModels.end());
   std::vector<std::string_view> known_engines;
   for (const StepEngine& engine : engines) known_engines.push_back(engine.name);
-  const std::vector<std::string_view> known_measurements{"time", "memory", "losses"};
+  const std::vector<std::string_view> known_measurements{"time", "memory", "losses", "accuracy"};
 
   std::string models = fmt::format("{}", fmt::join(known_models, ","));
   std::string names = fmt::format("{}", fmt::join(known_engines, ","));
   std::string batches = "64,512";
   std::string measurements = fmt::format("{}", fmt::join(known_measurements, ","));
-  CLI::App app("Times a training step on two replicas: tutti beside PyTorch's DDP and loops written by hand.",
-               "./bench data-parallel");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--measure", measurements,
-                 "the time of a step, tutti's memory, how its losses differ from DDP's; with commas between");
-  app.add_option("--model", models, "networks to time, with commas between");
-  app.add_option("--batch", batches, "rows of both replicas together, with commas between");
-  app.add_option("--engine", names, "engines to time, with commas between");
-  add_run_options(app, request.run);
-  if (!cli::parse_arguments(app, arguments)) return false;
+  cli::CommandLine line("Times a training step on two replicas: tutti beside PyTorch's DDP and loops written by hand.",
+                        "./bench data-parallel");
+  line.option(
+      "--measure", measurements,
+      "the time of a step, tutti's memory, how its losses differ from DDP's, what is learnt with each compression; "
+      "with commas between");
+  line.option("--model", models, "networks to time, with commas between");
+  line.option("--batch", batches, "rows of both replicas together, with commas between");
+  line.option("--engine", names, "engines to time, with commas between");
+  line.option("--epochs", request.epochs, 1, 1000, "passes over Fashion-MNIST, where accuracy is measured");
+  add_run_options(line, request.run);
+  if (!line.parse(arguments)) return false;
 
   request.models = parse_names("--model", models, known_models);
   request.batches = cli::parse_counts("--batch", batches, kMostRows);
@@ -86,6 +91,7 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   request.time = std::ranges::count(wanted, "time") > 0;
   request.memory = std::ranges::count(wanted, "memory") > 0;
   request.losses = std::ranges::count(wanted, "losses") > 0;
+  request.accuracy = std::ranges::count(wanted, "accuracy") > 0;
   return true;
 }
 
@@ -159,10 +165,27 @@ Turn losses_turn(const std::vector<std::string>& environment, std::optional<Agre
           .once = true};
 }
 
+Turn accuracy_turn(const Compression& compression, int epochs, const std::vector<std::string>& environment,
+                   std::vector<AccuracyResult>& results) {
+  const std::string name = to_string(compression);
+  return {.name = fmt::format("{}, accuracy of tutti with {}", kAccuracyModel, name),
+          .words = {"data_parallel_engines", "--engine", "tutti", "--accuracy", name, "--model",
+                    std::string(kAccuracyModel), "--batch", "64", "--epochs", std::to_string(epochs)},
+          .environment = environment,
+          .take =
+              [&results, name, epochs](const std::string& text) {
+                results.push_back(parse_accuracy_result(text));
+                if (results.back().compression != name || results.back().epochs != epochs)
+                  throw Error("it measured something else: " + text);
+              },
+          .once = true};
+}
+
 void print_json(const DataParallelMeasurements& measured) {
   for (const StepResult& result : measured.steps) fmt::print("{}\n", to_json_line(result));
   for (const MemoryResult& result : measured.memory) fmt::print("{}\n", to_json_line(result));
   if (measured.agreement) fmt::print("{}\n", to_json_line(*measured.agreement));
+  for (const AccuracyResult& result : measured.accuracy) fmt::print("{}\n", to_json_line(result));
 }
 
 std::vector<std::string> run(const std::vector<std::string>& arguments) {
@@ -178,6 +201,11 @@ std::vector<std::string> run(const std::vector<std::string>& arguments) {
   if (request.memory)
     groups.push_back({memory_turn(1, environment, measured.memory), memory_turn(8, environment, measured.memory)});
   if (request.losses) groups.push_back({losses_turn(environment, measured.agreement)});
+  if (request.accuracy) {
+    groups.emplace_back();
+    for (const Compression& compression : compressions())
+      groups.back().push_back(accuracy_turn(compression, request.epochs, environment, measured.accuracy));
+  }
   std::vector<std::string> failures = take_turns(groups, request.run);
 
   measured.steps = fastest_of_each_engine(combine_passes(results));
@@ -185,7 +213,7 @@ std::vector<std::string> run(const std::vector<std::string>& arguments) {
     print_json(measured);
   } else {
     print_data_parallel_tables(measured);
-    print_targets("tutti's speed over theirs, memory, losses", judge_data_parallel_targets(measured));
+    print_targets("tutti's speed over theirs, memory, losses, accuracy", judge_data_parallel_targets(measured));
   }
   return failures;
 }

@@ -3,13 +3,14 @@
 //   data_parallel_engines --engine tutti --model mlp-256,cnn --batch 64,512       the time of a step
 //   data_parallel_engines --engine tutti --model mlp-50m --batch 8 --replicas 8 --memory
 //   data_parallel_engines --engine tutti --model mlp-256 --batch 64 --losses <folder>
-//   data_parallel_engines --kernels                                              what OPENBLAS_CORETYPE should be
+//   data_parallel_engines --engine tutti --model cnn --batch 64 --accuracy TopK:0.01   after some passes over
+//   Fashion-MNIST data_parallel_engines --kernels                                              what OPENBLAS_CORETYPE
+//   should be
 //
-// tutti            tutti::DataParallel, whose replicas are threads
-// tutti-processes  tutti::DistributedModule on the processes that `tutti launch` has started, each with its share of
-// the batch single           a plain loop over the whole batch, with the threads for BLAS and OpenMP that the
-// environment says never-talk       two such loops at once, each over half of the batch: what no data-parallel step can
-// be much faster than
+// - tutti: tutti::DataParallel, whose replicas are threads.
+// - tutti-processes: tutti::DistributedModule on the processes that `tutti launch` has started.
+// - single: a plain loop over the whole batch, with the threads for BLAS and OpenMP that the environment says.
+// - never-talk: two such loops at once, each over half of the batch; no data-parallel step can be much faster.
 //
 // All of them keep freed memory, as tutti does by itself.
 #include <malloc.h>
@@ -35,7 +36,6 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/c10d/join.hpp>
@@ -47,6 +47,8 @@
 #include <tutti/transport/environment.hpp>
 
 #include "cli/arguments.hpp"
+#include "cli/command_line.hpp"
+#include "data_parallel_accuracy.hpp"
 #include "data_parallel_models.hpp"
 #include "data_parallel_result.hpp"
 #include "step_timer.hpp"
@@ -62,7 +64,9 @@ struct Request {
   double seconds = 0.5;
   double learning_rate = 0.01;
   bool memory = false;
-  std::string losses;  // a folder
+  std::string losses;    // a folder
+  std::string accuracy;  // with this compression
+  int epochs = 5;
   bool kernels = false;
 };
 
@@ -326,27 +330,35 @@ void tell_losses(const Request& request) {
   }
 }
 
+void tell_accuracy(const Request& request) {
+  tell(to_json_line(measure_accuracy({.model = request.models.front(),
+                                      .batch = request.batches.front(),
+                                      .replicas = request.replicas,
+                                      .epochs = request.epochs,
+                                      .compression = parse_compression(request.accuracy)})));
+}
+
 // False where help was asked for, and printed.
 bool parse_request(const std::vector<std::string>& arguments, Request& request) {
   std::string models = "mlp-256,mlp-1024,mlp-2048,cnn";
   std::string batches = "64,512";
-  CLI::App app("Times training steps; prints one JSON object a line.", "data_parallel_engines");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--engine", request.engine, "tutti, tutti-processes, single or never-talk");
-  app.add_option("--model", models, "networks, with commas between");
-  app.add_option("--batch", batches, "rows of all replicas together, with commas between");
-  app.add_option("--replicas", request.replicas, "of tutti and never-talk")->check(CLI::Range(1, 1024));
-  app.add_option("--learning-rate", request.learning_rate, "of SGD");
-  cli::add_seconds_option(app, request.seconds);
-  app.add_flag("--memory", request.memory, "of tutti: resident memory after 20 steps of Adam");
-  app.add_option("--losses", request.losses,
-                 "of tutti: the loss of each step, from the parameters and rows of a folder");
-  app.add_flag("--kernels", request.kernels, "the kernels that tutti chooses for OpenBLAS, and nothing else");
-  if (!cli::parse_arguments(app, arguments)) return false;
+  cli::CommandLine line("Times training steps; prints one JSON object a line.", "data_parallel_engines");
+  line.option("--engine", request.engine, "tutti, tutti-processes, single or never-talk");
+  line.option("--model", models, "networks, with commas between");
+  line.option("--batch", batches, "rows of all replicas together, with commas between");
+  line.option("--replicas", request.replicas, 1, 1024, "of tutti and never-talk");
+  line.option("--learning-rate", request.learning_rate, "of SGD");
+  line.seconds(request.seconds);
+  line.flag("--memory", request.memory, "of tutti: resident memory after 20 steps of Adam");
+  line.option("--losses", request.losses, "of tutti: the loss of each step, from the parameters and rows of a folder");
+  line.option("--accuracy", request.accuracy, "of tutti: what is learnt from Fashion-MNIST with this compression");
+  line.option("--epochs", request.epochs, 1, 1000, "of --accuracy: passes over the images");
+  line.flag("--kernels", request.kernels, "the kernels that tutti chooses for OpenBLAS, and nothing else");
+  if (!line.parse(arguments)) return false;
   request.models = cli::parse_list("--model", models);
   request.batches = cli::parse_counts("--batch", batches, kMostRows);
-  if ((request.memory || !request.losses.empty()) && request.engine != "tutti")
-    throw UsageError("--memory and --losses are for the engine tutti");
+  if ((request.memory || !request.losses.empty() || !request.accuracy.empty()) && request.engine != "tutti")
+    throw UsageError("--memory, --losses and --accuracy are for the engine tutti");
   return true;
 }
 
@@ -357,6 +369,7 @@ void run(const std::vector<std::string>& arguments) {
   keep_freed_memory();
   if (request.memory) return measure_memory(request);
   if (!request.losses.empty()) return tell_losses(request);
+  if (!request.accuracy.empty()) return tell_accuracy(request);
   measure_steps(request);
 }
 

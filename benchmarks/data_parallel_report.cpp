@@ -75,6 +75,22 @@ void print_memory(const std::vector<MemoryResult>& results) {
   fmt::print("\n");
 }
 
+std::string percent_cell(double share) { return fmt::format("{:.2f} %", 100 * share); }
+
+void print_accuracy(const std::vector<AccuracyResult>& results) {
+  std::vector<std::vector<std::string>> rows{{"model", "batch", "compression", "epochs", "told right", "bytes sent"}};
+  for (const AccuracyResult& result : results) {
+    rows.push_back({result.model, std::to_string(result.batch), result.compression, std::to_string(result.epochs),
+                    percent_cell(result.accuracy),
+                    result.gradient_bytes == 0 ? "-"
+                                               : percent_cell(static_cast<double>(result.sent_bytes) /
+                                                              static_cast<double>(result.gradient_bytes))});
+  }
+  fmt::print("what is learnt from Fashion-MNIST, two replicas, SGD with momentum: share of test images told right\n");
+  print_rows(rows);
+  fmt::print("\n");
+}
+
 std::vector<StepPlace> places_of(const std::vector<std::string>& models, const std::vector<int>& batches) {
   std::vector<StepPlace> places;
   for (const std::string& model : models)
@@ -107,6 +123,19 @@ Judgement judge_agreement(const std::optional<AgreementResult>& agreement) {
   return judgement;
 }
 
+// The worst of all compressions counts.
+Judgement judge_accuracy(const std::vector<AccuracyResult>& results) {
+  constexpr double kMostLost = 0.01;
+  Judgement judgement{"cnn on Fashion-MNIST: every compression is within 1 point of none", "", false};
+  const auto plain = std::ranges::find(results, "NoCompression", &AccuracyResult::compression);
+  if (plain == results.end() || results.size() < 2) return judgement;
+  const auto worst = std::ranges::min_element(results, {}, &AccuracyResult::accuracy);
+  const double lost = plain->accuracy - worst->accuracy;
+  judgement.measured = fmt::format("{:.2f} points less with {}", 100 * lost, worst->compression);
+  judgement.reached = lost <= kMostLost;
+  return judgement;
+}
+
 }  // namespace
 
 std::vector<StepResult> fastest_of_each_engine(const std::vector<StepResult>& all) {
@@ -121,6 +150,7 @@ std::vector<StepResult> fastest_of_each_engine(const std::vector<StepResult>& al
 void print_data_parallel_tables(const DataParallelMeasurements& measured) {
   if (!measured.steps.empty()) print_steps(measured.steps);
   if (!measured.memory.empty()) print_memory(measured.memory);
+  if (!measured.accuracy.empty()) print_accuracy(measured.accuracy);
 }
 
 std::vector<Judgement> judge_data_parallel_targets(const DataParallelMeasurements& measured) {
@@ -144,6 +174,7 @@ std::vector<Judgement> judge_data_parallel_targets(const DataParallelMeasurement
       places_of({"mlp-1024", "mlp-2048"}, {64, 512}), kThreads, "single", 1);
   judgements.push_back(judge_memory(measured.memory));
   judgements.push_back(judge_agreement(measured.agreement));
+  judgements.push_back(judge_accuracy(measured.accuracy));
   return judgements;
 }
 

@@ -17,6 +17,7 @@ struct DataParallelMeasurements {
   std::vector<StepResult> steps;
   std::vector<MemoryResult> memory;
   std::optional<AgreementResult> agreement;
+  std::vector<AccuracyResult> accuracy;  // with each compression, and without
 };
 
 // Of an engine that was measured with several numbers of threads, at each place the better.

@@ -59,6 +59,18 @@ std::string to_json_line(const AgreementResult& result) {
       .dump();
 }
 
+std::string to_json_line(const AccuracyResult& result) {
+  return nlohmann::ordered_json{{"engine", result.engine},
+                                {"model", result.model},
+                                {"batch", result.batch},
+                                {"compression", result.compression},
+                                {"epochs", result.epochs},
+                                {"accuracy", result.accuracy},
+                                {"gradient_bytes", result.gradient_bytes},
+                                {"sent_bytes", result.sent_bytes}}
+      .dump();
+}
+
 StepResult parse_step_result(std::string_view line) {
   return parse(line, "time of a step", [](const nlohmann::json& object) -> StepResult {
     return {.engine = object.at("engine"),
@@ -92,6 +104,19 @@ AgreementResult parse_agreement_result(std::string_view line) {
             .batch = object.at("batch"),
             .steps = object.at("steps"),
             .largest_loss_difference = object.at("largest_loss_difference")};
+  });
+}
+
+AccuracyResult parse_accuracy_result(std::string_view line) {
+  return parse(line, "accuracy", [](const nlohmann::json& object) -> AccuracyResult {
+    return {.engine = object.at("engine"),
+            .model = object.at("model"),
+            .batch = object.at("batch"),
+            .compression = object.at("compression"),
+            .epochs = object.at("epochs"),
+            .accuracy = object.at("accuracy"),
+            .gradient_bytes = object.at("gradient_bytes"),
+            .sent_bytes = object.at("sent_bytes")};
   });
 }
 

@@ -10,10 +10,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
 
-#include "cli/arguments.hpp"
+#include "cli/command_line.hpp"
 #include "cli/process.hpp"
 
 namespace tutti::bench {
@@ -47,12 +46,11 @@ void run_turn(const Turn& turn, const RunOptions& options, const std::filesystem
 
 }  // namespace
 
-void add_run_options(CLI::App& app, RunOptions& options) {
-  app.add_option("--passes", options.passes, "how often each engine has its turn")->check(CLI::Range(1, 1000));
-  cli::add_seconds_option(app, options.seconds);
-  app.add_option("--deadline", options.deadline_seconds, "seconds after which an engine's turn is given up")
-      ->check(CLI::Range(1, 86400));
-  app.add_flag("--json", options.json, "print one JSON object a line, and no table");
+void add_run_options(cli::CommandLine& line, RunOptions& options) {
+  line.option("--passes", options.passes, 1, 1000, "how often each engine has its turn");
+  line.seconds(options.seconds);
+  line.option("--deadline", options.deadline_seconds, 1, 86400, "seconds after which an engine's turn is given up");
+  line.flag("--json", options.json, "print one JSON object a line, and no table");
 }
 
 std::vector<std::string> take_turns(const std::vector<std::vector<Turn>>& groups, const RunOptions& options) {

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
+namespace tutti::cli {
+class CommandLine;
 }
 
 namespace tutti::bench {
@@ -38,7 +38,7 @@ struct RunOptions {
 };
 
 // --passes, --seconds, --deadline and --json, with what is in `options` as defaults.
-void add_run_options(CLI::App& app, RunOptions& options);
+void add_run_options(cli::CommandLine& line, RunOptions& options);
 
 // A turn that fails is told at once, has no more in later passes, and is a sentence in what is returned.
 std::vector<std::string> take_turns(const std::vector<std::vector<Turn>>& groups, const RunOptions& options);

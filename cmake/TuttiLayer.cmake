@@ -39,6 +39,19 @@ function(tutti_arrows name)
   file(APPEND ${TUTTI_LAYERS_FILE} "${name}: ${arrows} ${foreign}\n")
 endfunction()
 
+# tutti_precompile_torch(<target>): torch's headers, compiled once: they take half a minute, and 600 MB. So all that share them
+# are compiled as the library is, position-independent as for a library that is loaded.
+function(tutti_precompile_torch target)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  # All with the same definitions.
+  target_link_libraries(${target} PRIVATE fmt::fmt)
+  tutti_precompile(TUTTI_TORCH_PRECOMPILED ${target} <functional> <memory> <span> <string> <vector> <fmt/format.h> <torch/torch.h>)
+endfunction()
+
 # tutti_precompile(<group> <target> <headers>): the first target of a group compiles the headers, the others take them over.
 function(tutti_precompile group target)
   get_property(first GLOBAL PROPERTY ${group})

@@ -4,11 +4,11 @@
 #include <exception>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
 
 #include "cli/arguments.hpp"
 #include "cli/bench_result.hpp"
+#include "cli/command_line.hpp"
 #include "cli/test_values.hpp"
 
 namespace tutti::bench {
@@ -29,15 +29,14 @@ int run_peer(const char* name, int argc, char** argv, const std::function<void(c
     PeerRequest request;
     std::string ranks = "2,4";
     std::string sizes = "1KiB,64KiB,1MiB,4MiB,64MiB";
-    CLI::App app("Times an all-reduce of float32, sum, or messages; prints one JSON object a line.", name);
-    app.option_defaults()->always_capture_default();
-    app.add_option("--ranks", ranks, "numbers of ranks, with commas between");
-    app.add_option("--bytes", sizes, "sizes of each rank's array, with commas between");
-    cli::add_effort_options(app, request.effort);
-    app.add_flag("--ping-pong", request.ping_pong, "messages between ranks 0 and 1, 2 and 3, ..., one way");
-    app.add_option("--rank", request.rank, "")->group("");
-    app.add_option("--meeting-place", request.meeting_place, "")->group("");
-    if (!cli::parse_arguments(app, std::vector<std::string>(argv + 1, argv + argc))) return 0;
+    cli::CommandLine line("Times an all-reduce of float32, sum, or messages; prints one JSON object a line.", name);
+    line.option("--ranks", ranks, "numbers of ranks, with commas between");
+    line.option("--bytes", sizes, "sizes of each rank's array, with commas between");
+    line.effort(request.effort);
+    line.flag("--ping-pong", request.ping_pong, "messages between ranks 0 and 1, 2 and 3, ..., one way");
+    line.option("--rank", request.rank, -1, 1023, "").hide();
+    line.option("--meeting-place", request.meeting_place, "").hide();
+    if (!line.parse(std::vector<std::string>(argv + 1, argv + argc))) return 0;
     request.ranks = cli::parse_ranks("--ranks", ranks);
     request.sizes = cli::parse_sizes("--bytes", sizes);
     for (const Bytes& size : request.sizes) {

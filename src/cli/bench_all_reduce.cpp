@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <tutti/collective.hpp>
 #include <tutti/transport/engine_calls.hpp>
@@ -17,6 +16,7 @@
 #include "cli/bench_report.hpp"
 #include "cli/bench_request.hpp"
 #include "cli/bench_result.hpp"
+#include "cli/command_line.hpp"
 #include "cli/measure.hpp"
 #include "cli/ranks.hpp"
 #include "cli/test_values.hpp"
@@ -70,15 +70,15 @@ std::optional<Request> parse_request(Arguments arguments) {
   std::string op{to_string(ReduceOp::sum)};
   bool reproducible = false;
   bool explain = false;
-  CLI::App app("Times an all-reduce among ranks: threads of this process, or processes that a launcher started.",
-               "tutti bench all-reduce");
-  const BenchOptions options(app);
-  CLI::Option* named = app.add_option("--algorithm", algorithms, "algorithms (Ring,Tree:4), or all of them: all");
-  app.add_option("--type", type, "type of the elements");
-  app.add_option("--op", op, "Sum, Mean, Min or Max");
-  app.add_flag("--reproducible", reproducible, "the same bits from every algorithm");
-  app.add_flag("--explain", explain, "tell what Auto picks and why, and measure nothing")->excludes(named);
-  if (!parse_arguments(app, arguments)) return std::nullopt;
+  CommandLine line("Times an all-reduce among ranks: threads of this process, or processes that a launcher started.",
+                   "tutti bench all-reduce");
+  const BenchOptions options(line);
+  const CommandOption named = line.option("--algorithm", algorithms, "algorithms (Ring,Tree:4), or all of them: all");
+  line.option("--type", type, "type of the elements");
+  line.option("--op", op, "Sum, Mean, Min or Max");
+  line.flag("--reproducible", reproducible, "the same bits from every algorithm");
+  line.flag("--explain", explain, "tell what Auto picks and why, and measure nothing").excludes(named);
+  if (!line.parse(arguments)) return std::nullopt;
 
   Request request{options.read()};
   request.algorithms = parse_algorithms(algorithms);

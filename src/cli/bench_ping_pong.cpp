@@ -5,13 +5,12 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <tutti/collective.hpp>
 
-#include "cli/arguments.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/bench_request.hpp"
 #include "cli/bench_result.hpp"
+#include "cli/command_line.hpp"
 #include "cli/ping_pong.hpp"
 #include "cli/ranks.hpp"
 #include "cli/verb.hpp"
@@ -21,12 +20,12 @@ namespace {
 
 // Nothing where help was asked for, and printed.
 std::optional<BenchRequest> parse_request(Arguments arguments) {
-  CLI::App app(
+  CommandLine line(
       "Times a message between two ranks, one way: half a round trip. Ranks 0 and 1, 2 and 3, ... play at once. Ranks "
       "are threads of this process, or processes that a launcher started.",
       "tutti bench ping-pong");
-  const BenchOptions options(app);
-  if (!parse_arguments(app, arguments)) return std::nullopt;
+  const BenchOptions options(line);
+  if (!line.parse(arguments)) return std::nullopt;
   const BenchRequest request = options.read();
   for (const int ranks : request.ranks) {
     if (ranks % 2 != 0)

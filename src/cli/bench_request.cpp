@@ -6,7 +6,6 @@
 #include <span>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/collective.hpp>
 
@@ -32,14 +31,13 @@ void BenchRequest::run(const std::function<void(Communicator&)>& f) const {
   run_on_ranks(ranks, f, {.shared_memory = !messages_only});
 }
 
-BenchOptions::BenchOptions(CLI::App& app) {
-  app.option_defaults()->always_capture_default();
-  ranks_option_ =
-      app.add_option("--ranks", ranks_, "numbers of ranks, with commas between; of processes, all there are");
-  app.add_option("--bytes", sizes_, "sizes of each rank's array, with commas between");
-  app.add_flag("--messages-only", request_.messages_only, "ranks exchange messages, and share no memory");
-  add_effort_options(app, request_.effort);
-  app.add_flag("--json", request_.json, "print one JSON object a line");
+BenchOptions::BenchOptions(CommandLine& line)
+    : ranks_option_(
+          line.option("--ranks", ranks_, "numbers of ranks, with commas between; of processes, all there are")) {
+  line.option("--bytes", sizes_, "sizes of each rank's array, with commas between");
+  line.flag("--messages-only", request_.messages_only, "ranks exchange messages, and share no memory");
+  line.effort(request_.effort);
+  line.flag("--json", request_.json, "print one JSON object a line");
 }
 
 BenchRequest BenchOptions::read() const {
@@ -48,7 +46,7 @@ BenchRequest BenchOptions::read() const {
   request.sizes = parse_sizes("--bytes", sizes_);
   if (const std::optional<ProcessPlace> place = own_place()) {
     const std::vector<int> there{place->size};
-    if (ranks_option_->count() > 0 && request.ranks != there)
+    if (ranks_option_.was_given() && request.ranks != there)
       throw UsageError(fmt::format("--ranks: found '{}', but {} started {} {}, which are the ranks", ranks_,
                                    place->launcher, place->size, place->size == 1 ? "process" : "processes"));
     request.ranks = there;

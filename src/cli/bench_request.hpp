@@ -1,7 +1,7 @@
 // What every suite of `tutti bench` can be asked: who the ranks are, which sizes, how long, and how to tell the result.
 //
-//   BenchOptions options(app);                                  // --ranks, --bytes, --messages-only, --json, ...
-//   if (!parse_arguments(app, arguments)) return;
+//   BenchOptions options(line);                                 // --ranks, --bytes, --messages-only, --json, ...
+//   if (!line.parse(arguments)) return;
 //   BenchRequest request = options.read();
 #pragma once
 
@@ -13,12 +13,8 @@
 #include <tutti/base/bytes.hpp>
 #include <tutti/collective/communicator.hpp>
 
+#include "cli/command_line.hpp"
 #include "cli/measure.hpp"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace tutti::cli {
 
@@ -35,18 +31,18 @@ struct BenchRequest {
 
 class BenchOptions {
  public:
-  explicit BenchOptions(CLI::App& app);
+  explicit BenchOptions(CommandLine& line);
   BenchOptions(const BenchOptions&) = delete;
   BenchOptions& operator=(const BenchOptions&) = delete;
 
-  // What was asked for, once the app has read its arguments.
+  // What was asked for, once the line has read its arguments.
   BenchRequest read() const;
 
  private:
   BenchRequest request_;
   std::string ranks_ = "2,4";
   std::string sizes_ = "1KiB,64KiB,1MiB,4MiB,64MiB";
-  CLI::Option* ranks_option_ = nullptr;
+  CommandOption ranks_option_;
 };
 
 // Before anything is allocated: the system hands out memory it does not have, and ends the process later. `arrays` is

@@ -14,13 +14,12 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/base/nearest_name.hpp>
 #include <tutti/transport/environment.hpp>
 #include <tutti/transport/store_server.hpp>
 
-#include "cli/arguments.hpp"
+#include "cli/command_line.hpp"
 #include "cli/guardian.hpp"
 #include "cli/job.hpp"
 #include "cli/verb.hpp"
@@ -88,16 +87,16 @@ bool parse_request(Arguments arguments, Request& request) {
   std::string processes;
   std::string port = "0";
   std::string grace = "5";
-  CLI::App app("Starts the ranks of a job as processes of this host, and ends them together.", "tutti launch");
-  app.footer(std::string(kMoreHelp));
-  app.add_option("-n,--processes", processes, "how many ranks to start");
-  app.add_option("--address", request.address, "where the store that the ranks meet at listens")->capture_default_str();
-  app.add_option("--port", port, "its port; 0: any that is free")->capture_default_str();
-  app.add_option("--interface", request.interface, "the network interface, or its address, that ranks talk on");
-  app.add_flag("--no-shared-memory", request.no_shared_memory, "ranks keep to messages");
-  app.add_option("--heartbeat", request.heartbeat, "seconds after which a silent rank counts as lost");
-  app.add_option("--grace", grace, "seconds that ranks have to end, before they are made to")->capture_default_str();
-  app.add_flag("--no-prefix", request.no_prefix, "pass lines on without the rank's number before them");
+  CommandLine line("Starts the ranks of a job as processes of this host, and ends them together.", "tutti launch");
+  line.footer(std::string(kMoreHelp));
+  line.option("-n,--processes", processes, "how many ranks to start");
+  line.option("--address", request.address, "where the store that the ranks meet at listens");
+  line.option("--port", port, "its port; 0: any that is free");
+  line.option("--interface", request.interface, "the network interface, or its address, that ranks talk on");
+  line.flag("--no-shared-memory", request.no_shared_memory, "ranks keep to messages");
+  line.option("--heartbeat", request.heartbeat, "seconds after which a silent rank counts as lost");
+  line.option("--grace", grace, "seconds that ranks have to end, before they are made to");
+  line.flag("--no-prefix", request.no_prefix, "pass lines on without the rank's number before them");
 
   const auto dashes = std::ranges::find(arguments, "--");
   const auto options = arguments.first(static_cast<std::size_t>(dashes - arguments.begin()));
@@ -106,7 +105,7 @@ bool parse_request(Arguments arguments, Request& request) {
       std::ranges::find(options, "--help") != options.end() || std::ranges::find(options, "-h") != options.end();
   refuse_names_of_others(options);
   if (asks_for_help || dashes != arguments.end()) {
-    if (!parse_arguments(app, options)) return false;
+    if (!line.parse(options)) return false;
   }
   if (dashes == arguments.end())
     throw UsageError("write '--' before what the ranks run, as in: tutti launch --processes 4 -- ./my_program");

@@ -19,7 +19,6 @@
 #include <tutti/nn/memory.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/sync_batch_norm.hpp>
-#include <tutti/sync/gradient_compressor.hpp>
 #include <tutti/sync/shard_fold.hpp>
 #include <tutti/sync/worker_team.hpp>
 #include <tutti/transport/threads.hpp>
@@ -173,6 +172,7 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
          std::shared_ptr<torch::optim::Optimizer> its_optimizer, const DataParallelOptions& its_options);
 
   StepReport step(std::int64_t rows, const ReplicaLoss& loss);
+  CompressionTally compression_tally() const;
   std::string describe() const;
 
   // --- set-up ---
@@ -722,6 +722,17 @@ void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const Repli
   is_compared = found->front().weight > 0;  // otherwise there was nothing to compare
 }
 
+CompressionTally DataParallelEngine::Inside::compression_tally() const {
+  CompressionTally all{options.compression, {}, {}};
+  for (const Replica& replica : replicas) {
+    if (!replica.compressor) continue;
+    const CompressionTally its = replica.compressor->tally();
+    all.gradients.value += its.gradients.value;
+    all.sent.value += its.sent.value;
+  }
+  return all;
+}
+
 std::string DataParallelEngine::Inside::describe() const {
   std::string text =
       fmt::format("{} {}, threads of one process; ", options.replicas, options.replicas == 1 ? "replica" : "replicas");
@@ -770,6 +781,7 @@ DataParallelEngine& DataParallelEngine::operator=(DataParallelEngine&&) noexcept
 
 StepReport DataParallelEngine::step(std::int64_t rows, const ReplicaLoss& loss) { return inside_->step(rows, loss); }
 torch::optim::Optimizer& DataParallelEngine::optimizer() { return *inside_->optimizer; }
+CompressionTally DataParallelEngine::compression_tally() const { return inside_->compression_tally(); }
 std::string DataParallelEngine::describe() const { return inside_->describe(); }
 
 }  // namespace tutti::detail

@@ -22,7 +22,6 @@
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/sync_batch_norm.hpp>
 #include <tutti/sync/bucket_plan.hpp>
-#include <tutti/sync/gradient_compressor.hpp>
 #include <tutti/sync/shard_fold.hpp>
 
 #include "kernel_optimizer.hpp"
@@ -753,6 +752,10 @@ Rank DistributedModule::rank() const { return inside_->world.rank(); }
 int DistributedModule::size() const { return inside_->world.size(); }
 const RoundReport& DistributedModule::report() const { return inside_->report; }
 Communicator& DistributedModule::world() { return inside_->world; }
+
+CompressionTally DistributedModule::compression_tally() const {
+  return inside_->compressor ? inside_->compressor->tally() : CompressionTally{inside_->options.compression, {}, {}};
+}
 
 std::string DistributedModule::describe() const {
   const Inside& in = *inside_;

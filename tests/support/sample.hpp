@@ -10,9 +10,9 @@ namespace tutti::testing {
 
 // One in so many, in this build.
 #if defined(__SANITIZE_THREAD__)
-inline constexpr int kEveryWhereSanitized = 7;
+inline constexpr int kEveryWhereSanitized = 12;
 #elif defined(__SANITIZE_ADDRESS__)
-inline constexpr int kEveryWhereSanitized = 3;
+inline constexpr int kEveryWhereSanitized = 6;
 #else
 inline constexpr int kEveryWhereSanitized = 1;
 #endif

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
 #include <tutti/base/error.hpp>
 
 namespace tutti::cli {
@@ -41,23 +40,6 @@ TEST(Arguments, AChoiceIsOneOfItsNames) {
   EXPECT_EQ(parse_choice("--op", "Mean", names), 1u);
   EXPECT_THAT([&] { parse_choice("--op", "Sun", names); },
               ThrowsMessage<UsageError>("--op: expected Sum, Mean, found 'Sun'; did you mean 'Sum'?"));
-}
-
-TEST(Arguments, AnUnknownOptionIsToldTheNearest) {
-  std::string bytes;
-  CLI::App app("", "app");
-  app.add_option("--bytes", bytes);
-  EXPECT_THAT([&] { parse_arguments(app, std::vector<std::string>{"--byts=4"}); },
-              ThrowsMessage<UsageError>("there is no option --byts; did you mean --bytes?"));
-}
-
-TEST(Arguments, SecondsAreAFiniteNumber) {
-  for (const char* text : {"nan", "inf", "-1", "3601", "x", ""}) {
-    Effort effort;
-    CLI::App app("", "app");
-    add_effort_options(app, effort);
-    EXPECT_THROW(parse_arguments(app, std::vector<std::string>{"--seconds", text}), UsageError) << text;
-  }
 }
 
 }  // namespace

@@ -29,6 +29,11 @@ source "${0%/*}/answer.sh"
   echo "{\"engine\":\"tutti\",\"model\":\"mlp-50m\",\"replicas\":$9,\"batch\":8,\"resident_bytes\":1${9}00,\"parameter_bytes\":1000}"
   exit
 }
+# --engine tutti --accuracy <compression> --model cnn --batch 64 --epochs <n>
+[[ $3 == --accuracy ]] && {
+  echo "{\"engine\":\"tutti\",\"model\":\"cnn\",\"batch\":64,\"compression\":\"$4\",\"epochs\":${10},\"accuracy\":0.8${#4},\"gradient_bytes\":1000,\"sent_bytes\":25}"
+  exit
+}
 # --engine <name> --model <name> --batch <list> --seconds <number>
 seconds=1
 [[ $2 == single ]] && seconds=$((5 - OMP_NUM_THREADS))
@@ -52,14 +57,14 @@ exec "$@"
 END
 chmod +x "$scratch/tutti" "$scratch/data_parallel_engines" "$scratch/ddp_peer.py" "$scratch/ddp_agrees.py"
 
-# All of it: 4 models x 2 batches x 5 engines, memory twice, losses once.
+# All of it: 4 models x 2 batches x 5 engines, memory twice, losses once, accuracy with five compressions.
 "${driver[@]}" --json --passes 2 --seconds 0.5 >"$scratch/lines" 2>"$scratch/errors" || expect 0 "" cat "$scratch/errors"
-expect 0 "43 $scratch/lines" wc -l "$scratch/lines"
+expect 0 "48 $scratch/lines" wc -l "$scratch/lines"
 expect 0 "40" grep -c '^{"engine":"[a-z-]*","model":"[a-z0-9-]*","batch":[0-9]*,"seconds":[0-9.]*,' "$scratch/lines"
 expect 0 '"batch":512,"seconds":3.0,"seconds_p10":1.0,"seconds_p90":1.0,"threads":2,' grep '"single","model":"cnn"' "$scratch/lines"
 # Every turn with the same kernels, and the threads it should have.
-expect 0 "50" grep -c "CORETYPE=Haswell" "$scratch/asked"
-expect 0 "50 $scratch/asked" wc -l "$scratch/asked"
+expect 0 "55" grep -c "CORETYPE=Haswell" "$scratch/asked"
+expect 0 "55 $scratch/asked" wc -l "$scratch/asked"
 expect 0 "8" grep -c "OMP=2 OPENBLAS=2" "$scratch/asked"
 expect 0 "data_parallel_engines --engine tutti --model mlp-256 --batch 64,512 --seconds 0.5 OMP=1 OPENBLAS=1" cat "$scratch/asked"
 expect 0 "data_parallel_engines --engine tutti-processes --model cnn --batch 64,512 --seconds 0.5 OMP=1" cat "$scratch/asked"
@@ -70,6 +75,8 @@ expect 0 "cnn      64   1.00 s   4.00 s" "${driver[@]}" --measure time --model c
 expect 0 "8 replicas take at most 1.15 times the memory of one                   1.64x" "${driver[@]}" --measure memory
 expect 0 "the loss differs from DDP's by at most 1e-4                                     2.0e-07" "${driver[@]}" --measure losses
 expect 0 "not measured" "${driver[@]}" --measure losses
+expect 0 "TopK:0.01        2      89.00 %       2.50 %" "${driver[@]}" --measure accuracy --epochs 2
+expect 0 "0.30 points less with PowerSgd:2" "${driver[@]}" --measure accuracy
 
 # An engine that fails, or measures something else, is told, and the others are still measured.
 printf '#!/usr/bin/env bash\necho no torch >&2\nexit 1\n' >"$scratch/ddp_peer.py"
@@ -83,7 +90,7 @@ expect 1 "it measured something else" "${driver[@]}" --measure time --model cnn 
 expect 0 "--engine TEXT" "${driver[@]}" --help
 expect 2 "--model: expected mlp-256, mlp-1024, mlp-2048, cnn, found 'mlp-255'; did you mean 'mlp-256'?" "${driver[@]}" --model mlp-255
 expect 2 "--engine: expected tutti, tutti-processes, ddp, single, never-talk, found 'dpd'" "${driver[@]}" --engine tutti,dpd
-expect 2 "--measure: expected time, memory, losses" "${driver[@]}" --measure speed
+expect 2 "--measure: expected time, memory, losses, accuracy" "${driver[@]}" --measure speed
 expect 2 "--batch: expected rows for two replicas alike, found 63" "${driver[@]}" --batch 64,63
 expect 2 "--batch: expected whole numbers" "${driver[@]}" --batch 0
 expect 2 "there is no option --models; did you mean --model?" "${driver[@]}" --models cnn

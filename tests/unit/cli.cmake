@@ -1,5 +1,6 @@
 # The command `tutti`, what it shares with the benchmarks, and the parts of the benchmarks that need no peers.
 tutti_test(unit/arguments_test LINKS tutti_cli_support ONE_THREAD)
+tutti_test(unit/command_line_test LINKS tutti_cli_support ONE_THREAD)
 tutti_test(unit/bench_result_test LINKS tutti_cli_support ONE_THREAD)
 tutti_test(unit/lines_test LINKS tutti_cli_support ONE_THREAD)
 tutti_test(unit/measure_test LINKS tutti_cli_support)
@@ -7,20 +8,20 @@ tutti_test(unit/process_test LINKS tutti_cli_support)
 tutti_test(unit/test_values_test LINKS tutti_cli_support tutti_kernels ONE_THREAD)
 tutti_test(unit/units_test LINKS tutti_cli_support ONE_THREAD)
 
-# What the benchmarks make of their measurements.
-add_library(tutti_bench_reports STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/benchmarks/report.cpp
-            ${PROJECT_SOURCE_DIR}/benchmarks/all_reduce_report.cpp ${PROJECT_SOURCE_DIR}/benchmarks/processes_report.cpp
-            ${PROJECT_SOURCE_DIR}/benchmarks/data_parallel_report.cpp ${PROJECT_SOURCE_DIR}/benchmarks/data_parallel_result.cpp)
-target_include_directories(tutti_bench_reports PUBLIC ${PROJECT_SOURCE_DIR}/benchmarks)
-target_link_libraries(tutti_bench_reports PUBLIC tutti_cli_support tutti_kernels PRIVATE tutti_flags)
-foreach(test report_test all_reduce_report_test processes_report_test data_parallel_report_test step_timer_test)
-  tutti_test(unit/${test} LINKS tutti_bench_reports)
-endforeach()
-# The driver of a suite, for engines that the test brings.
+# What the benchmarks make of their measurements, and the driver of a suite, for engines that the test brings. The sanitizers
+# would find nothing there.
 if(NOT TUTTI_SANITIZE)
+  add_library(tutti_bench_reports STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/benchmarks/report.cpp
+              ${PROJECT_SOURCE_DIR}/benchmarks/all_reduce_report.cpp ${PROJECT_SOURCE_DIR}/benchmarks/processes_report.cpp
+              ${PROJECT_SOURCE_DIR}/benchmarks/data_parallel_report.cpp ${PROJECT_SOURCE_DIR}/benchmarks/data_parallel_result.cpp)
+  target_include_directories(tutti_bench_reports PUBLIC ${PROJECT_SOURCE_DIR}/benchmarks)
+  target_link_libraries(tutti_bench_reports PUBLIC tutti_cli_support tutti_kernels PRIVATE tutti_flags)
+  foreach(test report_test all_reduce_report_test processes_report_test data_parallel_report_test step_timer_test)
+    tutti_test(unit/${test} LINKS tutti_bench_reports)
+  endforeach()
   add_executable(bench_data_parallel_driver ${PROJECT_SOURCE_DIR}/benchmarks/data_parallel.cpp
                  ${PROJECT_SOURCE_DIR}/benchmarks/turns.cpp)
-  target_link_libraries(bench_data_parallel_driver PRIVATE tutti_bench_reports tutti_flags)
+  target_link_libraries(bench_data_parallel_driver PRIVATE tutti_bench_reports tutti_strategy tutti_flags)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_data_parallel
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_data_parallel_test.sh $<TARGET_FILE:bench_data_parallel_driver>)
   set_tests_properties(${TUTTI_TEST_PREFIX}bench_data_parallel PROPERTIES LABELS unit TIMEOUT 300)

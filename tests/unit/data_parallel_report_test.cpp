@@ -34,6 +34,17 @@ AgreementResult agreement(double difference) {
           .largest_loss_difference = difference};
 }
 
+AccuracyResult accuracy(std::string compression, double share) {
+  return {.engine = "tutti",
+          .model = std::string(kAccuracyModel),
+          .batch = 64,
+          .compression = std::move(compression),
+          .epochs = 3,
+          .accuracy = share,
+          .gradient_bytes = 1000,
+          .sent_bytes = 20};
+}
+
 // Everything just at its target.
 DataParallelMeasurements just_reached() {
   DataParallelMeasurements measured;
@@ -49,6 +60,7 @@ DataParallelMeasurements just_reached() {
   }
   measured.memory = {memory(1, 1000), memory(8, 1149)};
   measured.agreement = agreement(9e-5);
+  measured.accuracy = {accuracy("NoCompression", 0.9), accuracy("TopK:0.01", 0.8901), accuracy("Float16", 0.91)};
   return measured;
 }
 
@@ -60,7 +72,7 @@ std::vector<std::string> missed(const DataParallelMeasurements& measured) {
 }
 
 TEST(DataParallelTargets, AreReachedWhereEverythingIsGoodEnough) {
-  EXPECT_EQ(judge_data_parallel_targets(just_reached()).size(), 7u);
+  EXPECT_EQ(judge_data_parallel_targets(just_reached()).size(), 8u);
   EXPECT_EQ(missed(just_reached()), std::vector<std::string>{});
 }
 
@@ -101,18 +113,23 @@ TEST(DataParallelTargets, AreMissedOneByOne) {
   DataParallelMeasurements measured = just_reached();
   measured.memory.back().resident_bytes = 1151;
   measured.agreement = agreement(1.1e-4);
+  measured.accuracy[1].accuracy = 0.8899;
   EXPECT_THAT(missed(measured),
               testing::ElementsAre("mlp-50m with Adam, batch 8: 8 replicas take at most 1.15 times the memory of one",
-                                   "mlp-256, 50 steps: the loss differs from DDP's by at most 1e-4"));
+                                   "mlp-256, 50 steps: the loss differs from DDP's by at most 1e-4",
+                                   "cnn on Fashion-MNIST: every compression is within 1 point of none"));
 }
 
 TEST(DataParallelTargets, AreNeverReachedByWhatWasNotMeasured) {
-  EXPECT_EQ(missed({}).size(), 7u);
+  EXPECT_EQ(missed({}).size(), 8u);
   for (const std::string engine : {"tutti", "tutti-processes", "ddp", "single", "never-talk"}) {
     DataParallelMeasurements measured = just_reached();
     std::erase_if(measured.steps, [&](const StepResult& result) { return result.engine == engine; });
     EXPECT_FALSE(missed(measured).empty()) << engine;
   }
+  DataParallelMeasurements only_plain = just_reached();
+  only_plain.accuracy.resize(1);
+  EXPECT_EQ(missed(only_plain).size(), 1u);
   for (const Judgement& judgement : judge_data_parallel_targets({})) EXPECT_EQ(judgement.measured, "");
 }
 
@@ -146,10 +163,13 @@ TEST(DataParallelResults, ComeBackFromTheirLines) {
   EXPECT_EQ(to_json_line(parse_memory_result(memory_line)), memory_line);
   const std::string agreement_line = to_json_line(agreement(1e-7));
   EXPECT_EQ(to_json_line(parse_agreement_result(agreement_line)), agreement_line);
+  const std::string accuracy_line = to_json_line(accuracy("TopK:0.01", 0.88));
+  EXPECT_EQ(to_json_line(parse_accuracy_result(accuracy_line)), accuracy_line);
   for (const char* other : {"", "hello", "{}", R"({"engine": 3})"}) {
     EXPECT_THROW(parse_step_result(other), UsageError);
     EXPECT_THROW(parse_memory_result(other), UsageError);
     EXPECT_THROW(parse_agreement_result(other), UsageError);
+    EXPECT_THROW(parse_accuracy_result(other), UsageError);
   }
 }
 

@@ -339,6 +339,11 @@ TEST(DataParallel, CompressedGradientsTrainToo) {
       const bool is_half =
           std::holds_alternative<Float16>(compression) || std::holds_alternative<BFloat16>(compression);
       if (is_half) testing::expect_close(*net, *plain, 0.02);
+      std::uint64_t bytes = 0;
+      for (const torch::Tensor& parameter : net->parameters()) bytes += parameter.nbytes();
+      EXPECT_EQ(parallel.compression_tally().gradients, Bytes{62 * 3 * bytes}) << "of all steps and replicas";
+      EXPECT_GT(parallel.compression_tally().saved(), 0);
+      EXPECT_EQ(uncompressed.compression_tally().gradients, Bytes{0});
       for (const auto& item : net->named_parameters()) EXPECT_EQ(item.value().scalar_type(), torch::kFloat32);
     }
   }

@@ -375,6 +375,8 @@ TEST(DistributedModule, HooksAndCompressionsAreCarriedOut) {
         if (step == 0) first = model.report().loss;
       }
       EXPECT_LT(model.report().loss, 0.7 * first) << to_string(compression);
+      const bool is_plain = std::holds_alternative<NoCompression>(compression);
+      EXPECT_EQ(model.compression_tally().saved() > 0, !is_plain) << model.compression_tally().line();
     });
   }
   run_ranks(2, [](Communicator& world) {

@@ -38,6 +38,7 @@
 #include <tutti/nn/weighted_loss.hpp>
 #include <tutti/strategy/all_reduce_strategy.hpp>
 #include <tutti/strategy/compression.hpp>
+#include <tutti/sync/gradient_compressor.hpp>
 
 namespace tutti {
 
@@ -84,6 +85,7 @@ class DataParallelEngine {
 
   StepReport step(std::int64_t rows, const ReplicaLoss& loss);
   torch::optim::Optimizer& optimizer();
+  CompressionTally compression_tally() const;
   std::string describe() const;
 
  private:
@@ -160,6 +162,8 @@ class DataParallel {
   const std::shared_ptr<Net>& module() const { return net_; }
   // For schedules, and to save and load its state. Its own step() is not for the caller.
   torch::optim::Optimizer& optimizer() { return engine_.optimizer(); }
+  // What the compression saved up to now, over all replicas. Nothing travelled where there is none.
+  CompressionTally compression_tally() const { return engine_.compression_tally(); }
   // In one line: how many replicas, which path the gradients take, and what it costs.
   std::string describe() const { return engine_.describe(); }
 

@@ -42,6 +42,7 @@
 #include <tutti/strategy/all_reduce_strategy.hpp>
 #include <tutti/strategy/compression.hpp>
 #include <tutti/sync/gradient_buffers.hpp>
+#include <tutti/sync/gradient_compressor.hpp>
 
 namespace tutti {
 
@@ -133,6 +134,8 @@ class DistributedModule {
   int size() const;
   // Of the last round.
   const RoundReport& report() const;
+  // What the compression saved this rank up to now. Nothing travelled where there is none.
+  CompressionTally compression_tally() const;
   // In one line: ranks, buckets, which path the gradients take.
   std::string describe() const;
   // For calls of one's own between rounds.
