@@ -67,6 +67,7 @@ BlasSetup look_and_set_right() {
   if (!best.empty() && is_for_old_cpus(setup.found_kernels) && std::getenv("OPENBLAS_CORETYPE") == nullptr)
     take_kernels(best);
   setup.kernels = text_of(kernels);
+  if (is_for_old_cpus(setup.kernels) && setup.kernels != best) setup.better_kernels = best;
   if (auto* set_threads = look_up<void(int)>("openblas_set_num_threads")) set_threads(1);
   if (auto* threads = look_up<int()>("openblas_get_num_threads")) setup.threads = threads();
   return setup;
@@ -81,6 +82,8 @@ std::string BlasSetup::line() const {
   std::string text = fmt::format("BLAS: {}", library);
   if (!kernels.empty()) text += fmt::format(", kernels {}", kernels);
   if (kernels != found_kernels) text += fmt::format(" instead of {}", found_kernels);
+  if (!better_kernels.empty())
+    text += fmt::format(" (OPENBLAS_CORETYPE={} in the environment would be several times as fast)", better_kernels);
   if (threads > 0) text += fmt::format(", {} thread{}", threads, threads == 1 ? "" : "s");
   return text;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <numeric>
 #include <span>
@@ -13,74 +12,27 @@
 #include <fmt/format.h>
 #include <torch/optim/lbfgs.h>
 #include <tutti/base/bytes.hpp>
-#include <tutti/collective/collectives.hpp>
+#include <tutti/kernels/fold.hpp>
 #include <tutti/kernels/inspect.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/memory.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/sync_batch_norm.hpp>
 #include <tutti/sync/shard_fold.hpp>
+#include <tutti/sync/slice_plan.hpp>
 #include <tutti/sync/worker_team.hpp>
 #include <tutti/transport/threads.hpp>
 
 #include "kernel_optimizer.hpp"
-#include "module_parameters.hpp"
+#include "named_exchange.hpp"
+#include "replica_comparison.hpp"
+#include "replicas.hpp"
 #include "shard_buffers.hpp"
 #include "shard_gradients.hpp"
 #include "thread_settings.hpp"
 
 namespace tutti::detail {
 namespace {
-
-// What a thread takes at a time. Norms are added up by these pieces, so that their bits do not depend on who took
-// which.
-constexpr std::size_t kPieceLength = 8192;
-
-struct Piece {
-  std::size_t parameter = 0;
-  Slice slice;
-  std::size_t first = 0;  // of its elements, counted over all parameters
-};
-
-std::vector<Piece> cut_into_pieces(const std::vector<ModuleParameter>& parameters) {
-  std::vector<Piece> pieces;
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto length = static_cast<std::size_t>(parameters[i].tensor().numel());
-    for (std::size_t done = 0; done < length; done += kPieceLength) {
-      pieces.push_back({i, {done, std::min(kPieceLength, length - done)}, first + done});
-    }
-    first += length;
-  }
-  return pieces;
-}
-
-// Contiguous shares of the pieces, about equally long: where worker w's begins.
-std::vector<std::size_t> share_out(const std::vector<Piece>& pieces, int workers) {
-  const std::size_t total = pieces.empty() ? 0 : pieces.back().first + pieces.back().slice.count;
-  std::vector<std::size_t> begins;
-  for (int worker = 0; worker <= workers; ++worker) {
-    const std::size_t from = total * static_cast<std::size_t>(worker) / static_cast<std::size_t>(workers);
-    const auto it = std::ranges::lower_bound(pieces, from, {}, &Piece::first);
-    begins.push_back(worker == workers ? pieces.size() : static_cast<std::size_t>(it - pieces.begin()));
-  }
-  return begins;
-}
-
-std::shared_ptr<torch::nn::Module> replica_from(const std::function<std::shared_ptr<torch::nn::Module>()>& make) {
-  // Clones are initialised before they are filled: what that draws is not taken from the caller's generator.
-  const RandomDraws draws({});
-  std::shared_ptr<torch::nn::Module> replica;
-  try {
-    replica = make();
-  } catch (const c10::Error& error) {
-    throw UsageError(
-        fmt::format("the module cannot be cloned ({}); derive it from torch::nn::Cloneable, or give a factory",
-                    error.what_without_backtrace()));
-  }
-  if (!replica) throw UsageError("the factory made no module");
-  return replica;
-}
 
 // How many parts of gradients a replica keeps at most, until their neighbours in the tree are there.
 std::size_t parts_at_once(int shards, int replicas) {
@@ -93,47 +45,6 @@ std::size_t parts_at_once(int shards, int replicas) {
     }
   }
   return most;
-}
-
-bool is_about(const torch::Tensor& a, const torch::Tensor& b) {
-  if (a.defined() != b.defined()) return false;
-  if (!a.defined()) return true;
-  const double difference = (a - b).norm().item<double>();
-  return difference <= 1e-3 * std::max(a.norm().item<double>(), b.norm().item<double>());
-}
-
-std::string first_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 8;
-  std::string text = fmt::format("'{}'", fmt::join(std::span(names).first(std::min(names.size(), kMost)), "', '"));
-  if (names.size() > kMost) text += fmt::format(" and {} more", names.size() - kMost);
-  return text;
-}
-
-// Replica r's loss and gradients on the rows that replica 0 had, too.
-void refuse_other_function(const std::vector<ModuleParameter>& parameters, const std::vector<ShardLoss>& losses,
-                           const std::vector<std::vector<torch::Tensor>>& gradients, std::size_t r) {
-  std::vector<std::string> other;
-  std::vector<std::string> elsewhere;  // replica 0's loss depends on these, and that of r does not
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!is_about(gradients[0][i], gradients[r][i])) other.push_back(parameters[i].name());
-    if (gradients[0][i].defined() && !gradients[r][i].defined()) elsewhere.push_back(parameters[i].name());
-  }
-  if (!elsewhere.empty()) {
-    throw UsageError(
-        fmt::format("replica {}: its loss does not depend on its own {}; the closure must use the module that it is "
-                    "given, and that one its own members",
-                    r, first_of(elsewhere)));
-  }
-  const double a = losses[0].loss;
-  const double b = losses[r].loss;
-  const bool is_same =
-      a == b || std::abs(a - b) <= 1e-5 * std::max(std::abs(a), 1e-3) || (std::isnan(a) && std::isnan(b));
-  if (is_same) return;
-  throw UsageError(fmt::format(
-      "replica {} is another function than replica 0: on the same rows its loss is {} and not {}; {}. Does the module "
-      "have members that it does not register, or draw random numbers by itself?",
-      r, b, a,
-      other.empty() ? std::string("the gradients are all the same") : "the gradients differ of " + first_of(other)));
 }
 
 [[noreturn]] void refuse_gradient(const std::string& name) {
@@ -156,50 +67,33 @@ void refuse_unless_possible(const DataParallelOptions& options) {
 }  // namespace
 
 struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
-  struct Replica {
-    std::shared_ptr<torch::nn::Module> module;
-    std::vector<ModuleParameter> parameters;
-    std::vector<std::shared_ptr<torch::nn::Module>> submodules;
-    // Where a named algorithm or a compression is carried out.
-    std::optional<Communicator> world;
-    std::optional<GradientCompressor> compressor;
-    std::optional<GradientBuffers> gradients;
-    // Batch norm over all replicas talks apart from the gradients.
-    std::optional<Communicator> norm_world;
-  };
-
-  Inside(std::shared_ptr<torch::nn::Module> its_module, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+  Inside(std::shared_ptr<torch::nn::Module> module, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
          std::shared_ptr<torch::optim::Optimizer> its_optimizer, const DataParallelOptions& its_options);
 
   StepReport step(std::int64_t rows, const ReplicaLoss& loss);
-  CompressionTally compression_tally() const;
   std::string describe() const;
 
   // --- set-up ---
-  void share_memory();
-  void make_worlds();
   void make_norm_worlds();
-  void refuse_unless_apart() const;
   void compare_replicas(std::int64_t rows, const ReplicaLoss& loss);
 
   // --- a step ---
-  void follow_the_module();
-  Rows rows_of(int shard, std::int64_t rows) const;
   void compute(std::int64_t rows, const ReplicaLoss& loss);
   void run_replicas(const std::function<void(int)>& f);
+  void run_workers(const std::function<void(int)>& f);
   void run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss);
-  ShardLoss run_shard(Replica& replica, int shard, const Rows& rows, const ReplicaLoss& loss);
+  ShardLoss run_shard(std::size_t worker, int shard, const Rows& rows, const ReplicaLoss& loss);
   StepReport weigh();
   void line_up_gradients();
-  void fold_piece(const Piece& piece, std::byte* sum) const;
+  void fold_piece(const SlicePiece& piece, std::byte* sum) const;
   void sum_slice(int worker);
   void exchange(double weight);
   void refuse_not_finite() const;
   void take_what_was_accumulated();
   double norm_of_sums() const;
   void apply(double scale);
-  void update_slice(int worker, const std::vector<PreparedUpdate>& updates, double scale) const;
-  void sum_and_update_slice(int worker, const std::vector<PreparedUpdate>& updates, double scale) const;
+  void update_slice(int worker, double scale) const;
+  void sum_and_update_slice(int worker, double scale) const;
 
   bool is_exchanged_as_named() const {
     return !std::holds_alternative<NoCompression>(options.compression) ||
@@ -210,53 +104,47 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
     return !is_exchanged_as_named() && !options.refuse_nan && options.clip_norm == 0 && options.accumulate == 1 &&
            has_kernels(*optimizer);
   }
-  std::span<const Piece> share_of(int worker) const {
-    const auto w = static_cast<std::size_t>(worker);
-    return std::span(pieces).subspan(begins[w], begins[w + 1] - begins[w]);
-  }
   // A piece of gradients that are sorted by parameter; null where there is none.
-  std::byte* place_in(const std::vector<torch::Tensor>& by_parameter, const Piece& piece) const {
-    const torch::Tensor& tensor = by_parameter[piece.parameter];
+  std::byte* place_in(const std::vector<torch::Tensor>& by_parameter, const SlicePiece& piece) const {
+    const torch::Tensor& tensor = by_parameter[piece.array];
     if (!tensor.defined()) return nullptr;
-    return static_cast<std::byte*>(tensor.data_ptr()) + piece.slice.first * size_of(types[piece.parameter]);
+    return static_cast<std::byte*>(tensor.data_ptr()) + piece.slice.first * size_of(replicas->types()[piece.array]);
   }
+  const std::string& name_of(std::size_t parameter) const { return replicas->parameters()[parameter].name(); }
 
-  std::shared_ptr<torch::nn::Module> module;
-  std::vector<ModuleParameter> parameters;  // the module's own
-  std::vector<torch::Tensor> tensors;       // of these
-  std::vector<DataType> types;
-  std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> shapes;  // sizes and strides
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   DataParallelOptions options;
   int shards = 1;
   Buffers buffers_mode = Buffers::follow_first;
-  std::vector<Replica> replicas;
+  std::optional<Replicas> replicas;
   std::unique_ptr<WorkerTeam> team;
-  std::vector<std::shared_ptr<torch::nn::Module>> submodules;
-  std::vector<Piece> pieces;
-  std::vector<std::size_t> begins;
+  std::optional<SlicePlan> plan;
   std::optional<ShardBuffers> buffers;
+  std::optional<NamedExchange> named;     // where an algorithm or a compression was
+  std::vector<Communicator> norm_worlds;  // batch norm over all replicas talks apart from the gradients
   bool is_compared = false;
 
   std::uint64_t step_number = 0;
-  // Of the step in progress.
+  // Of the step in progress. Not on the caller's stack: whoever misses the deadline still uses it.
   std::vector<ShardLoss> losses;              // by shard
   std::vector<ShardGradients> gradients;      // by worker
   std::vector<std::vector<ShardPart>> parts;  // by parameter, of all workers
   std::vector<torch::Tensor> sums;            // by parameter; undefined where nobody has a gradient
   std::vector<double> squares;                // by piece
   std::vector<char> is_finite;                // by piece
+  std::vector<std::string> not_finite;        // by worker: a parameter
+  std::vector<PreparedUpdate> updates;        // by parameter
   // Of the steps before, that go into the same update.
   std::vector<torch::Tensor> accumulated;
   double accumulated_weight = 0;
   int accumulated_steps = 0;
 };
 
-DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module,
+DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
                                    const std::function<std::shared_ptr<torch::nn::Module>()>& make,
                                    std::shared_ptr<torch::optim::Optimizer> its_optimizer,
                                    const DataParallelOptions& its_options)
-    : module(std::move(its_module)), optimizer(std::move(its_optimizer)), options(its_options) {
+    : optimizer(std::move(its_optimizer)), options(its_options) {
   if (!module) throw UsageError("there is no module to train");
   if (!optimizer) throw UsageError("there is no optimizer");
   if (dynamic_cast<const torch::optim::LBFGS*>(optimizer.get()) != nullptr)
@@ -284,140 +172,52 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module
                     shards, options.replicas));
   }
 
-  parameters = parameters_of(*module);
-  if (parameters.empty()) throw UsageError("the module has no parameters");
-  for (const ModuleParameter& parameter : parameters) {
-    tensors.push_back(parameter.tensor());
-    types.push_back(data_type_of_parameter(parameter.name(), parameter.tensor()));
-    shapes.emplace_back(parameter.tensor().sizes().vec(), parameter.tensor().strides().vec());
-  }
+  replicas.emplace(std::move(module), make, options.replicas);
+  const std::vector<torch::Tensor>& tensors = replicas->tensors();
   for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
     for (const torch::Tensor& its : group.params()) {
-      if (std::ranges::none_of(tensors, [&](const torch::Tensor& tensor) { return tensor.is_same(its); }))
-        throw UsageError("the optimizer has a parameter that is not the module's");
+      if (std::ranges::any_of(tensors, [&](const torch::Tensor& tensor) { return tensor.is_same(its); })) continue;
+      for (const ModuleParameter& parameter : replicas->parameters()) {
+        if (std::ranges::none_of(parameter.variables, [&](const torch::Tensor& one) { return one.is_same(its); }))
+          continue;
+        throw UsageError(fmt::format("the parameters '{}' are the same memory: give the optimizer only the first",
+                                     fmt::join(parameter.names, "' and '")));
+      }
+      throw UsageError("the optimizer has a parameter that is not the module's");
     }
   }
-  // A clone of tied weights has them apart, each with a gradient of its own. So that all replicas add these up alike,
-  // all are clones then.
-  const bool is_tied = std::ranges::any_of(parameters, [](const ModuleParameter& one) { return one.names.size() > 1; });
-  replicas.resize(static_cast<std::size_t>(options.replicas));
-  for (std::size_t r = 0; r < replicas.size(); ++r) {
-    Replica& replica = replicas[r];
-    replica.module = r == 0 && !is_tied ? module : replica_from(make);
-    replica.submodules = replica.module->modules();
+  std::vector<std::size_t> lengths;
+  for (const torch::Tensor& tensor : tensors) lengths.push_back(static_cast<std::size_t>(tensor.numel()));
+  plan.emplace(lengths, options.replicas);
+  squares.resize(plan->pieces().size());
+  is_finite.resize(plan->pieces().size());
+  not_finite.resize(replicas->size());
+  buffers.emplace(replicas->module(), shards, buffers_mode);
+  for (const Replica& replica : *replicas) buffers->refuse_unless_like(*replica.module);
+  if (is_exchanged_as_named()) {
+    named.emplace(*replicas, NamedExchangeOptions{.algorithm = options.algorithm,
+                                                  .compression = options.compression,
+                                                  .seed = options.seed,
+                                                  .deadline = options.deadline});
   }
-  submodules = module->modules();
-  share_memory();
-  refuse_unless_apart();
-  pieces = cut_into_pieces(parameters);
-  begins = share_out(pieces, options.replicas);
-  squares.resize(pieces.size());
-  is_finite.resize(pieces.size());
-  buffers.emplace(*module, shards, buffers_mode);
-  for (const Replica& replica : replicas) buffers->refuse_unless_like(*replica.module);
-  make_worlds();
+  if (options.sync_batch_norm) make_norm_worlds();
   team = std::make_unique<WorkerTeam>(options.replicas, [] { use_one_thread(); });
 }
 
-void DataParallelEngine::Inside::share_memory() {
-  for (Replica& replica : replicas) {
-    if (replica.module == module) {
-      replica.parameters = parameters;
-    } else {
-      replica.parameters = share_parameters(parameters, *replica.module);
-    }
-  }
-}
-
-// Gradients of two replicas must not meet in one variable, nor may one have parts that another lacks.
-void DataParallelEngine::Inside::refuse_unless_apart() const {
-  std::vector<const void*> seen;
-  for (const Replica& replica : replicas) {
-    if (replica.submodules.size() != submodules.size()) {
-      throw UsageError(fmt::format("the module has {} modules in it, and a replica {}", submodules.size() - 1,
-                                   replica.submodules.size() - 1));
-    }
-    std::vector<const void*> its;
-    for (const ModuleParameter& parameter : replica.parameters) {
-      for (const torch::Tensor& variable : parameter.variables) {
-        if (std::ranges::find(seen, variable.unsafeGetTensorImpl()) != seen.end()) {
-          throw UsageError(
-              fmt::format("two replicas have the same '{}'; a clone, and what a factory makes, must have "
-                          "parameters of its own",
-                          parameter.name()));
-        }
-        its.push_back(variable.unsafeGetTensorImpl());
-      }
-    }
-    seen.insert(seen.end(), its.begin(), its.end());
-  }
-}
-
-void DataParallelEngine::Inside::make_worlds() {
-  if (is_exchanged_as_named()) {
-    if (std::ranges::adjacent_find(types, std::not_equal_to{}) != types.end())
-      throw UsageError("a named algorithm or compression needs parameters of one type, found float32 and float64");
-    std::vector<NamedShape> named;
-    for (std::size_t i = 0; i < parameters.size(); ++i) named.push_back({parameters[i].name(), shapes[i].first});
-    std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
-    for (std::size_t r = 0; r < replicas.size(); ++r) {
-      replicas[r].world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
-      replicas[r].gradients.emplace(named, types.front());
-      if (!std::holds_alternative<NoCompression>(options.compression)) {
-        replicas[r].compressor.emplace(options.compression,
-                                       GradientCompressorOptions{.algorithm = options.algorithm, .seed = options.seed});
-      }
-    }
-  }
-  if (options.sync_batch_norm) make_norm_worlds();
-}
-
 void DataParallelEngine::Inside::make_norm_worlds() {
-  std::vector<std::unique_ptr<Transport>> world = make_threads_world(options.replicas);
-  for (std::size_t r = 0; r < replicas.size(); ++r)
-    replicas[r].norm_world.emplace(std::move(world[r]), CommunicatorOptions{.deadline = options.deadline});
+  norm_worlds.clear();
+  for (std::unique_ptr<Transport>& transport : make_threads_world(options.replicas))
+    norm_worlds.emplace_back(std::move(transport), CommunicatorOptions{.deadline = options.deadline});
 }
 
-// Whoever trains the module may have frozen parameters, put parts of it into evaluation, or moved it elsewhere.
-void DataParallelEngine::Inside::follow_the_module() {
-  bool moved = false;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (data_type_of_parameter(parameters[i].name(), tensors[i]) != types[i])
-      throw UsageError(
-          fmt::format("the parameter '{}' has changed its type since training began", parameters[i].name()));
-    if (tensors[i].sizes() != shapes[i].first || tensors[i].strides() != shapes[i].second)
-      throw UsageError(
-          fmt::format("the parameter '{}' has changed its shape since training began", parameters[i].name()));
-    for (const Replica& replica : replicas) {
-      for (torch::Tensor variable : replica.parameters[i].variables) {
-        if (variable.data_ptr() != tensors[i].data_ptr()) moved = true;
-        if (variable.requires_grad() != tensors[i].requires_grad())
-          variable.set_requires_grad(tensors[i].requires_grad());
-      }
-    }
-  }
-  if (moved) share_memory();
-  for (const Replica& replica : replicas) {
-    for (std::size_t i = 0; i < submodules.size(); ++i) {
-      if (replica.submodules[i]->is_training() != submodules[i]->is_training())
-        replica.submodules[i]->train(submodules[i]->is_training());
-    }
-  }
-}
-
-// As split_batch deals them out.
-Rows DataParallelEngine::Inside::rows_of(int shard, std::int64_t rows) const {
-  return {.first = shard, .stride = shards, .count = shard < rows ? (rows - shard + shards - 1) / shards : 0};
-}
-
-ShardLoss DataParallelEngine::Inside::run_shard(Replica& replica, int shard, const Rows& rows,
+ShardLoss DataParallelEngine::Inside::run_shard(std::size_t worker, int shard, const Rows& rows,
                                                 const ReplicaLoss& loss) {
   const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = static_cast<std::uint64_t>(shard)});
   std::optional<SyncBatchNorm> norm;
-  if (replica.norm_world) norm.emplace(*replica.norm_world);
+  if (options.sync_batch_norm) norm.emplace(norm_worlds[worker]);
   const auto computed = [&] {
     const Autocast autocast(options.autocast);
-    return loss(*replica.module, rows);
+    return loss(*(*replicas)[worker].module, rows);
   }();
   const ShardLoss weighed = detail::weigh(computed, shard, rows.count);
   // Where batch norm takes all rows together, those of others depend on rows that weigh nothing.
@@ -427,16 +227,17 @@ ShardLoss DataParallelEngine::Inside::run_shard(Replica& replica, int shard, con
 }
 
 void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss) {
-  Replica& replica = replicas[static_cast<std::size_t>(worker)];
-  ShardGradients& mine = gradients[static_cast<std::size_t>(worker)];
+  const auto w = static_cast<std::size_t>(worker);
+  const Replica& replica = (*replicas)[w];
+  ShardGradients& mine = gradients[w];
   const Slice own = chunk(static_cast<std::size_t>(shards), options.replicas, worker);
   for (std::size_t s = own.first; s < own.end(); ++s) {
     const int shard = static_cast<int>(s);
-    const Rows its_rows = rows_of(shard, rows);
+    const Rows its_rows = Rows::of_shard(rows, shards, shard);
     discard_gradients(replica.parameters);
     if (its_rows.count > 0) {
       buffers->take(shard, *replica.module);
-      losses[s] = run_shard(replica, shard, its_rows, loss);
+      losses[s] = run_shard(w, shard, its_rows, loss);
       buffers->keep(shard, *replica.module);
     }
     const bool counts = losses[s].weight > 0 || (options.sync_batch_norm && its_rows.count > 0);
@@ -446,18 +247,22 @@ void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const
 
 void DataParallelEngine::Inside::compute(std::int64_t rows, const ReplicaLoss& loss) {
   losses.assign(static_cast<std::size_t>(shards), {});
-  gradients.assign(replicas.size(), ShardGradients(shards));
+  gradients.assign(replicas->size(), ShardGradients(shards));
   run_replicas([this, rows, loss](int worker) { run_shards(worker, rows, loss); });
 }
 
-// On every worker, as the caller would: what libtorch keeps for its thread counts for all of them. Whoever misses the
-// deadline goes on when this has thrown, so nothing that it uses may be on this stack.
+// Whoever misses the deadline goes on when this has thrown, so nothing that it uses may be on the caller's stack.
+void DataParallelEngine::Inside::run_workers(const std::function<void(int)>& f) {
+  team->run([self = shared_from_this(), f](int worker) { f(worker); }, options.deadline);
+}
+
+// The same, as the caller would: what libtorch keeps for its thread counts for all of them.
 void DataParallelEngine::Inside::run_replicas(const std::function<void(int)>& f) {
-  const auto run_one = [self = shared_from_this(), callers = at::ThreadLocalState(), f](int worker) {
+  const auto run_one = [callers = at::ThreadLocalState(), f](int worker) {
     const at::ThreadLocalStateGuard guard(callers);
     f(worker);
   };
-  if (!options.sync_batch_norm) return team->run(run_one, options.deadline);
+  if (!options.sync_batch_norm) return run_workers(run_one);
 
   // Who throws leaves the others waiting for it in a batch norm. They hear of it, and what they then throw counts less
   // than the reason.
@@ -465,24 +270,21 @@ void DataParallelEngine::Inside::run_replicas(const std::function<void(int)>& f)
     std::vector<std::exception_ptr> reasons, consequences;
   };
   const auto found = std::make_shared<Errors>();
-  found->reasons.resize(replicas.size());
-  found->consequences.resize(replicas.size());
-  team->run(
-      [this, run_one, found](int worker) {
-        const auto w = static_cast<std::size_t>(worker);
-        try {
-          run_one(worker);
-          return;
-        } catch (const PeerError&) {
-          found->consequences[w] = std::current_exception();
-        } catch (...) {
-          found->reasons[w] = std::current_exception();
-        }
-        replicas[w].norm_world->cancel("a replica failed");
-      },
-      options.deadline);
-  const bool is_broken = std::ranges::any_of(replicas, [](const Replica& one) { return one.norm_world->broken(); });
-  if (is_broken) make_norm_worlds();
+  found->reasons.resize(replicas->size());
+  found->consequences.resize(replicas->size());
+  run_workers([this, run_one, found](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    try {
+      run_one(worker);
+      return;
+    } catch (const PeerError&) {
+      found->consequences[w] = std::current_exception();
+    } catch (...) {
+      found->reasons[w] = std::current_exception();
+    }
+    norm_worlds[w].cancel("a replica failed");
+  });
+  if (std::ranges::any_of(norm_worlds, &Communicator::broken)) make_norm_worlds();
   for (const auto* errors : {&found->reasons, &found->consequences}) {
     for (const std::exception_ptr& error : *errors) {
       if (error) std::rethrow_exception(error);
@@ -503,16 +305,17 @@ StepReport DataParallelEngine::Inside::weigh() {
         "the loss does not depend on any parameter of the module; the closure must use the module that it is given");
   }
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (!sums[i].defined() && tensors[i].requires_grad()) report.unused.push_back(parameters[i].name());
+    if (!sums[i].defined() && replicas->tensors()[i].requires_grad()) report.unused.push_back(name_of(i));
   }
   return report;
 }
 
 // Sums take the memory of the first gradient that is there.
 void DataParallelEngine::Inside::line_up_gradients() {
-  parts.assign(parameters.size(), {});
-  sums.assign(parameters.size(), {});
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  const std::size_t count = replicas->parameters().size();
+  parts.assign(count, {});
+  sums.assign(count, {});
+  for (std::size_t i = 0; i < count; ++i) {
     for (const ShardGradients& worker : gradients) {
       worker.append_parts(i, parts[i]);
       if (!sums[i].defined()) sums[i] = worker.first_of(i);
@@ -530,9 +333,10 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
         fmt::format("sync_batch_norm: every replica needs a row, found {} rows for {} replicas", rows, shards));
   }
   refuse_unless_possible(*optimizer);
-  follow_the_module();
+  replicas->follow_the_module();
+  torch::nn::Module& module = replicas->module();
   const OneThread one_thread;
-  buffers->begin(*module);
+  buffers->begin(module);
   StepReport report;
   try {
     if (!is_compared) compare_replicas(rows, loss);
@@ -541,7 +345,7 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
     report = weigh();
     if (is_exchanged_as_named()) exchange(report.weight);
     if (!is_in_one_pass()) {
-      team->run([&](int worker) { sum_slice(worker); }, options.deadline);
+      run_workers([this](int worker) { sum_slice(worker); });
       if (options.refuse_nan) refuse_not_finite();
       take_what_was_accumulated();
     }
@@ -560,14 +364,16 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
     }
     accumulated_weight = report.updated ? 0 : weight;
     accumulated_steps = report.updated ? 0 : accumulated_steps + 1;
-    buffers->finish(*module);
+    buffers->finish(module);
   } catch (...) {
-    buffers->undo(*module);
+    buffers->undo(module);
     if (team->is_stuck()) throw;  // whoever is late still writes to the rest
+    if (named) named->forget();
     gradients.clear();
     sums.clear();
     throw;
   }
+  if (named) named->keep();
   ++step_number;
   gradients.clear();
   sums.clear();
@@ -581,9 +387,9 @@ void DataParallelEngine::Inside::take_what_was_accumulated() {
   }
 }
 
-void DataParallelEngine::Inside::fold_piece(const Piece& piece, std::byte* sum) const {
-  const DataType type = types[piece.parameter];
-  std::vector<ShardPart> its = parts[piece.parameter];
+void DataParallelEngine::Inside::fold_piece(const SlicePiece& piece, std::byte* sum) const {
+  const DataType type = replicas->types()[piece.array];
+  std::vector<ShardPart> its = parts[piece.array];
   for (ShardPart& part : its) {
     if (part.data != nullptr) part.data = static_cast<const std::byte*>(part.data) + piece.slice.first * size_of(type);
   }
@@ -592,70 +398,42 @@ void DataParallelEngine::Inside::fold_piece(const Piece& piece, std::byte* sum) 
 
 // This worker's slice of everybody's gradients, and of what was accumulated before; and a look at it.
 void DataParallelEngine::Inside::sum_slice(int worker) {
-  for (const Piece& piece : share_of(worker)) {
-    const auto index = static_cast<std::size_t>(&piece - pieces.data());
+  for (const SlicePiece& piece : plan->share_of(worker)) {
     std::byte* sum = place_in(sums, piece);
-    const DataType type = types[piece.parameter];
-    is_finite[index] = 1;
-    squares[index] = 0;
+    const DataType type = replicas->types()[piece.array];
+    is_finite[piece.index] = 1;
+    squares[piece.index] = 0;
     const std::byte* before = accumulated_steps > 0 ? place_in(accumulated, piece) : nullptr;
     if (sum != nullptr) {
       if (!is_exchanged_as_named()) fold_piece(piece, sum);
-      if (options.refuse_nan) is_finite[index] = all_finite(type, sum, piece.slice.count) ? 1 : 0;
       if (before != nullptr) fold(ReduceOp::sum, type, sum, before, sum, piece.slice.count);
+      if (options.refuse_nan) is_finite[piece.index] = all_finite(type, sum, piece.slice.count) ? 1 : 0;
     }
     const std::byte* whole = sum != nullptr ? sum : before;
-    if (options.clip_norm > 0 && whole != nullptr) squares[index] = sum_of_squares(type, whole, piece.slice.count);
+    if (options.clip_norm > 0 && whole != nullptr)
+      squares[piece.index] = sum_of_squares(type, whole, piece.slice.count);
   }
 }
 
-// The named algorithm or compression, over every replica's gradients. Their sum is then replica 0's, in its buffers;
-// all have the same.
 void DataParallelEngine::Inside::exchange(double weight) {
-  // A compression keeps what it leaves out, so nothing that is refused may get into it.
-  std::vector<std::string> not_finite(replicas.size());
-  team->run(
-      [&](int worker) {
-        const auto w = static_cast<std::size_t>(worker);
-        GradientBuffers& mine = *replicas[w].gradients;
-        for (std::size_t i = 0; i < parameters.size(); ++i) {
-          const Array array = mine[i];
-          const torch::Tensor gradient = gradients[w].first_of(i);
-          if (!gradient.defined()) {
-            std::fill_n(array.data(), array.bytes(), std::byte{0});
-            continue;
-          }
-          if (options.refuse_nan && not_finite[w].empty() && !all_finite(types[i], gradient.data_ptr(), array.length()))
-            not_finite[w] = parameters[i].name();
-          // A mean of what is scaled so is that of the whole batch; without a compression sums are as good.
-          if (replicas[w].compressor) gradient.mul_(static_cast<double>(replicas.size()) / weight);
-          std::memcpy(array.data(), gradient.data_ptr(), array.bytes());
-        }
-      },
-      options.deadline);
-  for (std::size_t w = 0; w < replicas.size(); ++w) {
-    if (!not_finite[w].empty()) refuse_gradient(not_finite[w]);
+  run_workers([this, weight](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    not_finite[w] = named->put(worker, gradients[w], weight);
+  });
+  if (options.refuse_nan) {
+    for (const std::string& name : not_finite) {
+      if (!name.empty()) refuse_gradient(name);
+    }
   }
-  team->run(
-      [&](int worker) {
-        Replica& replica = replicas[static_cast<std::size_t>(worker)];
-        if (replica.compressor) {
-          replica.compressor->mean(*replica.world, *replica.gradients);
-        } else {
-          all_reduce(*replica.world, replica.gradients->all(), {.algorithm = options.algorithm, .op = ReduceOp::sum});
-        }
-      },
-      options.deadline);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!sums[i].defined()) continue;
-    std::memcpy(sums[i].data_ptr(), (*replicas.front().gradients)[i].data(), (*replicas.front().gradients)[i].bytes());
-    if (replicas.front().compressor) sums[i].mul_(weight);
+  run_workers([this](int worker) { named->run(worker); });
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].defined()) named->take(i, sums[i], weight);
   }
 }
 
 void DataParallelEngine::Inside::refuse_not_finite() const {
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (is_finite[i] == 0) refuse_gradient(parameters[pieces[i].parameter].name());
+  for (const SlicePiece& piece : plan->pieces()) {
+    if (is_finite[piece.index] == 0) refuse_gradient(name_of(piece.array));
   }
 }
 
@@ -664,6 +442,7 @@ double DataParallelEngine::Inside::norm_of_sums() const {
 }
 
 void DataParallelEngine::Inside::apply(double scale) {
+  const std::vector<torch::Tensor>& tensors = replicas->tensors();
   if (!has_kernels(*optimizer)) {
     for (std::size_t i = 0; i < sums.size(); ++i)
       tensors[i].mutable_grad() = sums[i].defined() ? sums[i].mul(scale) : torch::Tensor();
@@ -673,64 +452,48 @@ void DataParallelEngine::Inside::apply(double scale) {
   }
   std::vector<bool> has_gradient;
   for (const torch::Tensor& sum : sums) has_gradient.push_back(sum.defined());
-  const std::vector<PreparedUpdate> updates = prepare_updates(*optimizer, tensors, has_gradient);
-  team->run(
-      [&](int worker) {
-        is_in_one_pass() ? sum_and_update_slice(worker, updates, scale) : update_slice(worker, updates, scale);
-      },
-      options.deadline);
+  updates = prepare_updates(*optimizer, tensors, has_gradient);
+  run_workers([this, scale](int worker) {
+    is_in_one_pass() ? sum_and_update_slice(worker, scale) : update_slice(worker, scale);
+  });
 }
 
-void DataParallelEngine::Inside::update_slice(int worker, const std::vector<PreparedUpdate>& updates,
-                                              double scale) const {
-  for (const Piece& piece : share_of(worker)) {
-    const PreparedUpdate& prepared = updates[piece.parameter];
+void DataParallelEngine::Inside::update_slice(int worker, double scale) const {
+  for (const SlicePiece& piece : plan->share_of(worker)) {
+    const PreparedUpdate& prepared = updates[piece.array];
     if (prepared.is_due) update(prepared, piece.slice, place_in(sums, piece), scale);
   }
 }
 
-void DataParallelEngine::Inside::sum_and_update_slice(int worker, const std::vector<PreparedUpdate>& updates,
-                                                      double scale) const {
-  std::vector<std::byte> sum(kPieceLength * sizeof(double));
-  for (const Piece& piece : share_of(worker)) {
-    const PreparedUpdate& prepared = updates[piece.parameter];
+void DataParallelEngine::Inside::sum_and_update_slice(int worker, double scale) const {
+  std::vector<std::byte> sum(SlicePlan::kLongest * sizeof(double));
+  for (const SlicePiece& piece : plan->share_of(worker)) {
+    const PreparedUpdate& prepared = updates[piece.array];
     if (!prepared.is_due) continue;
     fold_piece(piece, sum.data());
     update(prepared, piece.slice, sum.data(), scale);
   }
 }
 
-// The module that somebody wrote may be one whose clones are not the same function: a member that is not registered, a
-// factory that makes another one. So all replicas compute the loss of the same rows once, and must come to the same.
+// All replicas compute the loss of the same rows once, and must come to the same.
 void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const ReplicaLoss& loss) {
-  is_compared = replicas.size() == 1;
+  is_compared = replicas->size() == 1;
   if (is_compared) return;
-  const Rows same = rows_of(0, rows);
-  const auto found = std::make_shared<std::vector<ShardLoss>>(replicas.size());
-  std::vector<std::vector<torch::Tensor>> found_gradients(replicas.size());
+  const Rows same = Rows::of_shard(rows, shards, 0);
+  const auto results = std::make_shared<std::vector<ReplicaResult>>(replicas->size());
   // One whose closure uses another replica's module leaves its gradients there, so nobody takes any before all are
   // through.
-  for (const Replica& replica : replicas) discard_gradients(replica.parameters);
-  run_replicas([this, found, same, loss](int worker) {
+  for (const Replica& replica : *replicas) discard_gradients(replica.parameters);
+  run_replicas([this, results, same, loss](int worker) {
     const auto w = static_cast<std::size_t>(worker);
-    buffers->take(0, *replicas[w].module);
-    (*found)[w] = run_shard(replicas[w], 0, same, loss);
+    buffers->take(0, *(*replicas)[w].module);
+    (*results)[w].loss = run_shard(w, 0, same, loss);
   });
-  for (std::size_t r = 0; r < replicas.size(); ++r) found_gradients[r] = take_gradients(replicas[r].parameters);
-  buffers->undo(*module);
-  for (std::size_t r = 1; r < replicas.size(); ++r) refuse_other_function(parameters, *found, found_gradients, r);
-  is_compared = found->front().weight > 0;  // otherwise there was nothing to compare
-}
-
-CompressionTally DataParallelEngine::Inside::compression_tally() const {
-  CompressionTally all{options.compression, {}, {}};
-  for (const Replica& replica : replicas) {
-    if (!replica.compressor) continue;
-    const CompressionTally its = replica.compressor->tally();
-    all.gradients.value += its.gradients.value;
-    all.sent.value += its.sent.value;
-  }
-  return all;
+  for (std::size_t r = 0; r < replicas->size(); ++r)
+    (*results)[r].gradients = take_gradients((*replicas)[r].parameters);
+  buffers->undo(replicas->module());
+  refuse_other_functions(replicas->parameters(), *results);
+  is_compared = results->front().loss.weight > 0;  // otherwise there was nothing to compare
 }
 
 std::string DataParallelEngine::Inside::describe() const {
@@ -747,15 +510,13 @@ std::string DataParallelEngine::Inside::describe() const {
   }
   if (!has_kernels(*optimizer)) text += "; the optimizer is torch's own and steps once, on one thread";
   if (options.logical_shards > 0) {
-    std::size_t bytes = 0;
-    for (const torch::Tensor& tensor : tensors) bytes += tensor.nbytes();
     // A worker keeps a part for each subtree that it has not completed yet.
     const std::size_t most = parts_at_once(shards, options.replicas);
     text += fmt::format(
         "; {} logical shards, the same bits on any number of replicas: {} passes of {} of the batch a "
         "replica, and up to {} of gradients each",
         shards, (shards + options.replicas - 1) / options.replicas, fmt::format("1/{}", shards),
-        to_string(Bytes{bytes * most}));
+        to_string(Bytes{replicas->bytes() * most}));
   }
   return text;
 }
@@ -781,7 +542,9 @@ DataParallelEngine& DataParallelEngine::operator=(DataParallelEngine&&) noexcept
 
 StepReport DataParallelEngine::step(std::int64_t rows, const ReplicaLoss& loss) { return inside_->step(rows, loss); }
 torch::optim::Optimizer& DataParallelEngine::optimizer() { return *inside_->optimizer; }
-CompressionTally DataParallelEngine::compression_tally() const { return inside_->compression_tally(); }
+CompressionTally DataParallelEngine::compression_tally() const {
+  return inside_->named ? inside_->named->tally() : CompressionTally{inside_->options.compression, {}, {}};
+}
 std::string DataParallelEngine::describe() const { return inside_->describe(); }
 
 }  // namespace tutti::detail

@@ -1,6 +1,7 @@
 #include <tutti/nn/distributed_module.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
@@ -9,11 +10,13 @@
 #include <mutex>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
+#include <tutti/base/chunk.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/collective/collectives.hpp>
 #include <tutti/kernels/inspect.hpp>
@@ -21,42 +24,59 @@
 #include <tutti/nn/memory.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/sync_batch_norm.hpp>
-#include <tutti/sync/bucket_plan.hpp>
-#include <tutti/sync/shard_fold.hpp>
+#include <tutti/sync/slice_plan.hpp>
 
+#include "gradient_buckets.hpp"
 #include "kernel_optimizer.hpp"
 #include "module_agreement.hpp"
 #include "module_parameters.hpp"
 #include "shard_buffers.hpp"
+#include "shard_exchange.hpp"
 #include "shard_gradients.hpp"
 #include "thread_settings.hpp"
 
 namespace tutti {
+using detail::GradientBucket;
+using detail::GradientBuckets;
+using detail::GradientPlace;
 using detail::ModuleParameter;
 using detail::ShardGradients;
 using detail::ShardLoss;
 
 struct DistributedModule::Inside {
-  struct Bucket {
-    std::vector<std::size_t> parameters;
-    torch::Tensor memory;  // gradients that the module holds are views of it
-    GradientBuffers gradients;
-    std::size_t pending = 0;
-  };
-
   // What hooks hold on to, which may outlive this.
   struct Link {
     Inside* inside = nullptr;
   };
 
+  // A round that the hooks began in a backward pass of the caller's. libtorch calls nobody back where the pass throws,
+  // but lets go of what would have been called.
+  struct CallersPass {
+    CallersPass(std::weak_ptr<Link> its_link) : link(std::move(its_link)) {}
+    ~CallersPass() {
+      const std::shared_ptr<Link> alive = link.lock();
+      if (!went_well && alive && alive->inside != nullptr) alive->inside->is_abandoned = true;
+    }
+    CallersPass(const CallersPass&) = delete;
+    CallersPass& operator=(const CallersPass&) = delete;
+
+    std::weak_ptr<Link> link;
+    bool went_well = false;
+  };
+
+  enum class Pass : std::uint8_t { went_well, threw };
+
+  // What a rank does in a round, as the others hear of it first.
+  enum class Part : std::uint8_t {
+    nothing,      // it has no more batches
+    own_loss,     // backward(loss)
+    whole_batch,  // backward(batch, closure), with logical shards
+  };
+
   struct Parameter {
     std::string name;
     torch::Tensor variable;
-    DataType type = DataType::float32;
     std::shared_ptr<torch::autograd::Node> accumulator;  // null while it is frozen
-    std::size_t bucket = 0;
-    Array place;
-    torch::Tensor view;  // of that place, laid out as the parameter
     bool is_ready = false;
     bool is_used = false;
   };
@@ -64,31 +84,53 @@ struct DistributedModule::Inside {
   Inside(std::shared_ptr<torch::nn::Module> its_module, Communicator its_world, const DistributedOptions& its_options);
   ~Inside();
 
-  void share_state(Rank root);
-  void lay_out_buckets();
+  void share_state(Rank root, torch::optim::Optimizer* optimizer);
+  std::vector<detail::AgreedOption> agreed_options() const;
+  void lay_out_buckets() {
+    buckets =
+        GradientBuckets(module_parameters, order, {.first = options.first_bucket_size, .size = options.bucket_size});
+    pending.resize(buckets.size());
+  }
+  // Their gradients are ready first.
+  void begin_with_the_last_layers() {
+    order.resize(parameters.size());
+    std::iota(order.rbegin(), order.rend(), 0u);
+    lay_out_buckets();
+  }
   void install_hooks();
 
   // --- a round ---
   // With the losses of this rank's shards; all others' are 0.
-  void begin_round(std::vector<ShardLoss> its_losses, bool its_active);
+  void begin_round(std::vector<ShardLoss> its_losses, Part its_part);
+  void begin_callers_pass();
+  void end_abandoned_round();
+  void tell_others_that_it_threw(Part its_part);
   std::vector<ShardLoss> only(const ShardLoss& mine) const {
     std::vector<ShardLoss> all(static_cast<std::size_t>(shards));
     all[static_cast<std::size_t>(world.rank().value)] = mine;
     return all;
   }
   void on_gradient(std::size_t index);
-  void put_in_place(Parameter& parameter);
+  void put_in_place(std::size_t index);
   void mark_ready(std::size_t index);
-  void finish_round(bool failed);
+  void finish_round(Pass pass);
+  void fill_what_is_missing(Pass pass);
+  void refuse_what_came_out() const;
+  double norm_of_gradients();
   void run_ready();
   void exchange_header();
   void exchange_bucket(std::size_t index);
-  void exchange_parts(Bucket& bucket);
-  void exchange_tail(bool failed);
+  void run_hook(GradientBucket& bucket);
+  void fail_for_all(const char* why) {
+    if (broken) return;
+    broken = Failure{FailureKind::lost, {world.rank()}, fmt::format("{} on {}", why, to_string(world.rank()))};
+    world.cancel(why);
+  }
+  void exchange_tail(Pass pass);
   void agree_on_order();
   void set_gradients();
-  void scale(Bucket& bucket, double factor) const;
-  void look_at(const Bucket& bucket);
+  static void scale(const GradientBucket& bucket, double by);
+  void look_at(const GradientBucket& bucket);
   void tell(const BucketEvent& event) const {
     if (options.on_event) options.on_event(event);
   }
@@ -100,21 +142,27 @@ struct DistributedModule::Inside {
     buffers->forget();
     buffers->keep(world.rank().value, *module);
   }
-  // They could only be put in place before that pass.
-  void refuse_shards_own_buffers() const {
-    if (buffers_mode != Buffers::per_shard) return;
-    throw UsageError(
-        "buffers: each shard's own are only in place while backward(batch, closure) computes it; take follow_first or "
-        "averaged");
+  // What would have to be in place before that pass.
+  void refuse_what_needs_the_closure() const {
+    if (buffers_mode == Buffers::per_shard) {
+      throw UsageError(
+          "buffers: each shard's own are only in place while backward(batch, closure) computes it; take follow_first "
+          "or averaged");
+    }
+    for (const auto& [option, is_set] :
+         {std::pair("sync_batch_norm", options.sync_batch_norm), std::pair("autocast", options.autocast)}) {
+      if (is_set)
+        throw UsageError(fmt::format("{}: is for backward(batch, closure), which makes the forward pass", option));
+    }
   }
+  Part closure_part() const { return options.logical_shards > 0 ? Part::whole_batch : Part::own_loss; }
   // Runs a backward pass; where that throws, the others hear of it and what it threw goes on.
   template <typename Backward>
   void run_backward(Backward backward);
+  void backward_unsynced(const torch::Tensor& loss, std::optional<double> weight);
+  void backward_own_loss(const torch::Tensor& loss, std::optional<double> weight);
   double backward_one_shard(std::int64_t rows, const std::function<WeightedLoss(const Rows&)>& loss);
   double backward_shards(std::int64_t rows, const std::function<WeightedLoss(const Rows&)>& loss);
-  Rows rows_of(int shard, std::int64_t rows) const {
-    return {.first = shard, .stride = shards, .count = shard < rows ? (rows - shard + shards - 1) / shards : 0};
-  }
 
   std::shared_ptr<torch::nn::Module> module;
   Communicator world;
@@ -125,21 +173,26 @@ struct DistributedModule::Inside {
   std::vector<ModuleParameter> module_parameters;
   std::vector<Parameter> parameters;
   std::vector<std::size_t> order;  // of parameters, in buckets
-  std::vector<Bucket> buckets;
+  GradientBuckets buckets;         // gradients that the module holds are views of their memory
   std::optional<detail::ShardBuffers> buffers;
   std::optional<GradientCompressor> compressor;
   std::shared_ptr<Link> link = std::make_shared<Link>();
   int unsynced = 0;
+  // Of passes under no_sync since the last round.
+  bool has_unsynced = false;
   double unsynced_weight = 0;
+  double unsynced_loss = 0;  // times its weight
   std::uint64_t step_number = 0;
   bool has_agreed_on_order = false;
   std::optional<Failure> broken;
 
   // The round in progress. `state` guards what the two threads tell each other, `exchanging` the communicator.
   bool is_open = false;
+  bool is_abandoned = false;
   std::vector<ShardLoss> losses;  // by shard; of others 0
-  bool is_active = true;
+  Part part = Part::own_loss;
   std::vector<std::size_t> ready_order;
+  std::vector<std::size_t> pending;  // by bucket: of how many parameters there is no gradient yet
   std::mutex state;
   std::condition_variable changed;
   std::size_t ready_buckets = 0;
@@ -151,6 +204,9 @@ struct DistributedModule::Inside {
   std::exception_ptr error;
   std::string not_finite;
   double total_weight = 0;
+  double factor = 1;  // that makes means of the buckets' contents
+  bool is_of_shards = false;
+  bool has_somebody_thrown = false;
   std::vector<bool> actives;
   Rank last_active{0};
   std::vector<std::int64_t> uses;                   // by parameter: on how many ranks
@@ -166,6 +222,8 @@ DistributedModule::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module,
   if (!world.valid()) throw UsageError("the communicator was moved away");
   validate(options.algorithm);
   validate(options.compression);
+  if (!(options.clip_norm >= 0) || !std::isfinite(options.clip_norm))
+    throw UsageError(fmt::format("clip_norm: expected a number from 0 on, found {}", options.clip_norm));
   if (options.logical_shards < 0 || (options.logical_shards > 0 && options.logical_shards < world.size())) {
     throw UsageError(fmt::format("logical_shards: expected at least one for each of {} ranks, found {}", world.size(),
                                  options.logical_shards));
@@ -185,28 +243,21 @@ DistributedModule::Inside::Inside(std::shared_ptr<torch::nn::Module> its_module,
   keep_freed_memory();
   module_parameters = detail::parameters_of(*module);
   for (const ModuleParameter& one : module_parameters) {
-    if (one.variables.size() > 1) {
-      throw UsageError(
-          fmt::format("the parameters '{}' share memory, and not a tensor; tie them by assigning one to the other",
-                      fmt::join(one.names, "' and '")));
-    }
+    detail::refuse_aliases(one);
     Parameter& parameter = parameters.emplace_back();
     parameter.name = one.name();
     parameter.variable = one.tensor();
-    parameter.type = detail::data_type_of_parameter(one.name(), one.tensor());
+    detail::data_type_of_parameter(one.name(), one.tensor());  // or it is refused
   }
-  detail::refuse_other_modules(world, *module);
-  share_state(Rank{0});
+  detail::refuse_other_modules(world, *module, agreed_options());
+  share_state(Rank{0}, nullptr);
   buffers.emplace(*module, shards, buffers_mode);
   if (options.sync_batch_norm) norm_world.emplace(world.split({}));
   if (is_compressed) {
     compressor.emplace(options.compression,
                        GradientCompressorOptions{.algorithm = options.algorithm, .seed = options.seed});
   }
-  // Those of the last layers are ready first.
-  order.resize(parameters.size());
-  std::iota(order.rbegin(), order.rend(), 0u);
-  lay_out_buckets();
+  begin_with_the_last_layers();
   link->inside = this;
   install_hooks();
   thread = std::thread([this] { serve(); });
@@ -222,38 +273,29 @@ DistributedModule::Inside::~Inside() {
   if (thread.joinable()) thread.join();
 }
 
-void DistributedModule::Inside::share_state(Rank root) {
+void DistributedModule::Inside::share_state(Rank root, torch::optim::Optimizer* optimizer) {
   for (const Parameter& parameter : parameters) detail::broadcast_tensor(world, parameter.variable, root);
   for (const torch::Tensor& buffer : module->buffers()) detail::broadcast_tensor(world, buffer, root);
+  std::vector<std::int64_t> steps{static_cast<std::int64_t>(step_number)};
+  broadcast(world, steps, {.root = root});
+  step_number = static_cast<std::uint64_t>(steps.front());
+  if (optimizer != nullptr) detail::broadcast_optimizer(world, *optimizer, root);
 }
 
-void DistributedModule::Inside::lay_out_buckets() {
-  std::vector<BucketItem> items;
-  for (const Parameter& one : parameters) items.push_back({static_cast<std::size_t>(one.variable.numel()), one.type});
-  buckets.clear();
-  for (std::vector<std::size_t>& its :
-       plan_buckets(items, order, {.first = options.first_bucket_size, .size = options.bucket_size})) {
-    std::vector<NamedShape> shapes;
-    std::int64_t length = 0;
-    for (std::size_t i : its) {
-      shapes.push_back({parameters[i].name, parameters[i].variable.sizes().vec()});
-      length += parameters[i].variable.numel();
-    }
-    const DataType type = items[its.front()].type;
-    torch::Tensor memory = torch::zeros({length}, parameters[its.front()].variable.options().requires_grad(false));
-    const Array array(memory.data_ptr(), static_cast<std::size_t>(length), type);
-    buckets.push_back({std::move(its), std::move(memory), GradientBuffers(std::move(shapes), array)});
-  }
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    for (std::size_t k = 0; k < buckets[b].parameters.size(); ++k) {
-      Parameter& parameter = parameters[buckets[b].parameters[k]];
-      parameter.bucket = b;
-      parameter.place = buckets[b].gradients[k];
-      parameter.view =
-          buckets[b].memory.as_strided(parameter.variable.sizes(), parameter.variable.strides(),
-                                       static_cast<std::int64_t>(buckets[b].gradients.pieces()[k].slice.first));
-    }
-  }
+// What changes which calls a rank makes, or what it makes of them.
+std::vector<detail::AgreedOption> DistributedModule::Inside::agreed_options() const {
+  return {{"bucket_size", to_string(options.bucket_size)},
+          {"first_bucket_size", to_string(options.first_bucket_size)},
+          {"algorithm", to_string(options.algorithm)},
+          {"compression", to_string(options.compression)},
+          {"hook", options.hook ? "set" : "not set"},
+          {"logical_shards", std::to_string(options.logical_shards)},
+          {"buffers", std::to_string(static_cast<int>(buffers_mode))},
+          {"sync_batch_norm", options.sync_batch_norm ? "true" : "false"},
+          {"clip_norm", fmt::format("{}", options.clip_norm)},
+          {"refuse_nan", options.refuse_nan ? "true" : "false"},
+          {"autocast", options.autocast ? "true" : "false"},
+          {"seed", std::to_string(options.seed)}};
 }
 
 // Also for those that were frozen before.
@@ -272,34 +314,68 @@ void DistributedModule::Inside::install_hooks() {
   }
 }
 
-void DistributedModule::Inside::begin_round(std::vector<ShardLoss> its_losses, bool its_active) {
+void DistributedModule::Inside::begin_round(std::vector<ShardLoss> its_losses, Part its_part) {
   if (broken) throw PeerError(*broken);
   losses = std::move(its_losses);
-  is_active = its_active;
+  part = its_part;
   ready_order.clear();
   for (Parameter& parameter : parameters) parameter.is_ready = parameter.is_used = false;
-  for (Bucket& bucket : buckets) bucket.pending = bucket.parameters.size();
+  for (std::size_t b = 0; b < buckets.size(); ++b) pending[b] = buckets[b].parameters.size();
   const std::lock_guard exchange_lock(exchanging);
   has_header = false;
   next_bucket = 0;
   error = nullptr;
   has_error = false;
   not_finite.clear();
+  has_somebody_thrown = false;
   const std::lock_guard lock(state);
   ready_buckets = 0;
   is_open = true;
 }
 
-void DistributedModule::Inside::on_gradient(std::size_t index) {
-  if (unsynced > 0) return;
-  if (!is_open) {
-    refuse_shards_own_buffers();
-    begin_round(only({.loss = 0, .weight = 1}), true);
-    torch::autograd::Engine::get_default_engine().queue_callback([this] {
-      keep_buffers();
-      finish_round(false);
-    });
+void DistributedModule::Inside::begin_callers_pass() {
+  refuse_what_needs_the_closure();
+  const double weight = 1 + unsynced_weight;
+  begin_round(only({.loss = 0, .weight = weight}), Part::own_loss);
+  const auto callers = std::make_shared<CallersPass>(link);
+  torch::autograd::Engine::get_default_engine().queue_callback([this, callers] {
+    callers->went_well = true;
+    keep_buffers();
+    finish_round(Pass::went_well);
+  });
+}
+
+void DistributedModule::Inside::end_abandoned_round() {
+  if (!is_open || !std::exchange(is_abandoned, false)) return;
+  try {
+    finish_round(Pass::threw);
+  } catch (const Error&) {
+    // That this rank has failed, which its caller has heard already.
   }
+}
+
+void DistributedModule::Inside::tell_others_that_it_threw(Part its_part) {
+  if (norm_world) norm_world->cancel("a rank's pass failed");
+  try {
+    if (!is_open) begin_round(only({}), its_part);
+    finish_round(Pass::threw);
+  } catch (const Error&) {
+    // That this rank has failed, which its caller hears from the very error.
+  }
+}
+
+void DistributedModule::Inside::on_gradient(std::size_t index) {
+  if (unsynced > 0) {
+    has_unsynced = true;
+    return;
+  }
+  if (is_open && is_abandoned) {
+    // It takes all gradients away, and this one is of the pass that goes on.
+    const torch::Tensor gradient = parameters[index].variable.grad();
+    end_abandoned_round();
+    parameters[index].variable.mutable_grad() = gradient;
+  }
+  if (!is_open) begin_callers_pass();
   Parameter& parameter = parameters[index];
   if (parameter.is_ready) {
     throw UsageError(
@@ -307,37 +383,40 @@ void DistributedModule::Inside::on_gradient(std::size_t index) {
                     "passes nest",
                     parameter.name));
   }
-  tell({.kind = BucketEvent::Kind::gradient_ready, .parameter = parameter.name, .bucket = parameter.bucket});
-  put_in_place(parameter);
+  tell({.kind = BucketEvent::Kind::gradient_ready,
+        .parameter = parameter.name,
+        .bucket = buckets.place_of(index).bucket});
+  put_in_place(index);
   ready_order.push_back(index);
   mark_ready(index);
 }
 
 // What has accumulated becomes this rank's part of the bucket.
-void DistributedModule::Inside::put_in_place(Parameter& parameter) {
+void DistributedModule::Inside::put_in_place(std::size_t index) {
+  Parameter& parameter = parameters[index];
+  const GradientPlace& place = buckets.place_of(index);
   const torch::Tensor gradient = parameter.variable.grad();
   parameter.is_used = true;
   if (gradient.is_sparse()) {
     throw UsageError(
         fmt::format("the gradient of '{}' is sparse; tutti trains with dense ones (sparse(false))", parameter.name));
   }
-  if (gradient.data_ptr() == parameter.place.data()) return;
-  if (gradient.strides() == parameter.view.strides() && gradient.scalar_type() == parameter.view.scalar_type()) {
-    std::memcpy(parameter.place.data(), gradient.data_ptr(), parameter.place.bytes());
+  if (gradient.data_ptr() == place.array.data()) return;
+  if (gradient.strides() == place.view.strides() && gradient.scalar_type() == place.view.scalar_type()) {
+    std::memcpy(place.array.data(), gradient.data_ptr(), place.array.bytes());
   } else {
-    parameter.view.copy_(gradient.detach());
+    place.view.copy_(gradient.detach());
   }
 }
 
 void DistributedModule::Inside::mark_ready(std::size_t index) {
   parameters[index].is_ready = true;
-  Bucket& bucket = buckets[parameters[index].bucket];
-  if (--bucket.pending > 0) return;
+  if (--pending[buckets.place_of(index).bucket] > 0) return;
   bool has_work = false;
   {
     const std::lock_guard lock(state);
     const std::size_t before = ready_buckets;
-    while (ready_buckets < buckets.size() && buckets[ready_buckets].pending == 0) ++ready_buckets;
+    while (ready_buckets < buckets.size() && pending[ready_buckets] == 0) ++ready_buckets;
     // The last bucket is exchanged by whoever waits for it.
     has_work = ready_buckets > before && ready_buckets < buckets.size();
   }
@@ -370,7 +449,12 @@ void DistributedModule::Inside::run_ready() {
     try {
       if (!has_header) exchange_header();
       exchange_bucket(next_bucket);
+    } catch (const Error&) {
+      error = std::current_exception();  // the others hear of it as well
+      has_error = true;
+      return;
     } catch (...) {
+      fail_for_all("what this rank is told to call in a round threw");
       error = std::current_exception();
       has_error = true;
       return;
@@ -382,12 +466,12 @@ void DistributedModule::Inside::run_ready() {
 // Weights and losses by shard, so that their sums have one order whoever computed which.
 void DistributedModule::Inside::exchange_header() {
   const auto count = static_cast<std::size_t>(shards);
-  std::vector<double> header(2 * count + static_cast<std::size_t>(world.size()));
+  std::vector<double> header(2 * count + static_cast<std::size_t>(world.size()));  // the last by rank: its part
   for (std::size_t s = 0; s < count; ++s) {
     header[s] = losses[s].weight;
     header[count + s] = losses[s].weight * losses[s].loss;
   }
-  header[2 * count + static_cast<std::size_t>(world.rank().value)] = is_active ? 1 : 0;
+  header[2 * count + static_cast<std::size_t>(world.rank().value)] = static_cast<double>(part);
   all_reduce(world, header);
   has_header = true;
   report = {};
@@ -398,104 +482,81 @@ void DistributedModule::Inside::exchange_header() {
   total_weight = report.weight;
   if (total_weight > 0) report.loss /= total_weight;
   actives.clear();
-  for (std::size_t r = 2 * count; r < header.size(); ++r) actives.push_back(header[r] > 0);
+  std::array<std::vector<Rank>, 3> by_part;
+  for (Rank rank : all_ranks(world.size())) {
+    const auto its = static_cast<std::size_t>(header[2 * count + static_cast<std::size_t>(rank.value)]);
+    actives.push_back(its != static_cast<std::size_t>(Part::nothing));
+    by_part[its].push_back(rank);
+  }
   const auto first = std::ranges::find(actives, true);
   if (first != actives.end()) last_active = Rank{static_cast<int>(first - actives.begin())};
+  const std::vector<Rank>& of_loss = by_part[static_cast<std::size_t>(Part::own_loss)];
+  const std::vector<Rank>& of_shards = by_part[static_cast<std::size_t>(Part::whole_batch)];
+  if (!of_loss.empty() && !of_shards.empty()) {
+    throw PeerError({FailureKind::disagreement, of_loss,
+                     fmt::format("{} called backward(loss), and {} backward(batch, closure) with logical shards",
+                                 to_string(of_loss), to_string(of_shards))});
+  }
+  is_of_shards = !of_shards.empty();
+}
+
+// Of an error in somebody's own code the others hear at once: they cannot know how far it came.
+void DistributedModule::Inside::run_hook(GradientBucket& bucket) {
+  try {
+    options.hook(world, bucket.gradients);
+  } catch (const PeerError&) {
+    throw;
+  } catch (...) {
+    fail_for_all("the communication hook threw");
+    throw;
+  }
 }
 
 void DistributedModule::Inside::exchange_bucket(std::size_t index) {
-  Bucket& bucket = buckets[index];
+  GradientBucket& bucket = buckets[index];
   tell({.kind = BucketEvent::Kind::bucket_started, .bucket = index});
   const auto ranks = static_cast<double>(world.size());
-  if (shard_gradients != nullptr) {
-    exchange_parts(bucket);
-    scale(bucket, 1 / total_weight);
+  factor = 1 / total_weight;
+  if (is_of_shards) {
+    detail::sum_shards(world, shards, shard_gradients != nullptr ? *shard_gradients : ShardGradients(shards), bucket,
+                       options.algorithm);
   } else if (options.hook || compressor) {
-    if (options.hook) {
-      options.hook(world, bucket.gradients);
-    } else {
-      compressor->mean(world, bucket.gradients);
-    }
+    // Before, so that what is kept for the next round is not weighed by the weights of this one.
     scale(bucket, ranks / total_weight);
-  } else if (total_weight == ranks) {
+    factor = 1;
+    options.hook ? run_hook(bucket) : compressor->exchange(world, bucket.gradients);
+  } else if (total_weight == ranks && options.clip_norm == 0) {
+    factor = 1;
     all_reduce(world, bucket.gradients.all(), {.algorithm = options.algorithm, .op = ReduceOp::mean});
   } else {
     all_reduce(world, bucket.gradients.all(), {.algorithm = options.algorithm, .op = ReduceOp::sum});
-    scale(bucket, 1 / total_weight);
   }
   if (options.refuse_nan && not_finite.empty()) look_at(bucket);
+  // With a norm to keep to, all are scaled once when it is known: the same bits as DataParallel's.
+  if (options.clip_norm == 0) scale(bucket, factor);
   tell({.kind = BucketEvent::Kind::bucket_done, .bucket = index});
 }
 
-void DistributedModule::Inside::scale(Bucket& bucket, double factor) const {
-  if (factor == 1 || !std::isfinite(factor)) return;
-  bucket.memory.mul_(factor);
+void DistributedModule::Inside::scale(const GradientBucket& bucket, double by) {
+  if (by == 1 || !std::isfinite(by)) return;
+  bucket.memory.mul_(by);
 }
 
-void DistributedModule::Inside::look_at(const Bucket& bucket) {
+void DistributedModule::Inside::look_at(const GradientBucket& bucket) {
   const Array all = bucket.gradients.all();
   if (all_finite(all.type(), all.data(), all.length())) return;
   for (std::size_t i : bucket.parameters) {
-    const Parameter& parameter = parameters[i];
-    if (!all_finite(parameter.type, parameter.place.data(), parameter.place.length())) {
-      not_finite = parameter.name;
+    const Array array = buckets.place_of(i).array;
+    if (!all_finite(array.type(), array.data(), array.length())) {
+      not_finite = parameters[i].name;
       return;
     }
   }
 }
 
-// Each rank's parts of the bucket, folded along the tree over all shards.
-void DistributedModule::Inside::exchange_parts(Bucket& bucket) {
-  const Array all = bucket.gradients.all();
-  const std::size_t bytes = all.bytes();
-  // What is not there must not change a sum, not even the sign of a zero.
-  const auto fill = [&](std::byte* memory, std::size_t part) {
-    for (std::size_t k = 0; k < bucket.parameters.size(); ++k) {
-      const Slice slice = bucket.gradients.pieces()[k].slice;
-      std::byte* to = memory + slice.first * size_of(all.type());
-      const torch::Tensor gradient = part < shard_gradients->part_count()
-                                         ? shard_gradients->gradient(part, bucket.parameters[k])
-                                         : torch::Tensor();
-      if (gradient.defined()) {
-        std::memcpy(to, gradient.data_ptr(), slice.count * size_of(all.type()));
-      } else if (all.type() == DataType::float64) {
-        std::fill_n(reinterpret_cast<double*>(to), slice.count, -0.0);
-      } else {
-        std::fill_n(reinterpret_cast<float*>(to), slice.count, -0.0f);
-      }
-    }
-  };
-  std::vector<ShardPart> parts;
-  std::size_t most = 0;
-  std::vector<std::size_t> counts;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const Slice own = chunk(static_cast<std::size_t>(shards), world.size(), rank);
-    const std::vector<ShardPart> its =
-        parts_of_shards(shards, static_cast<int>(own.first), static_cast<int>(own.count));
-    counts.push_back(its.size());
-    most = std::max(most, its.size());
-    parts.insert(parts.end(), its.begin(), its.end());
-  }
-  if (most == 1 && is_tree_over_parts(shards, parts)) {
-    fill(all.data(), 0);
-    return all_reduce(world, all, {.algorithm = options.algorithm, .op = ReduceOp::sum, .reproducible = true});
-  }
-  std::vector<std::byte> mine(most * bytes);
-  for (std::size_t part = 0; part < most; ++part) fill(mine.data() + part * bytes, part);
-  std::vector<std::byte> gathered(mine.size() * static_cast<std::size_t>(world.size()));
-  all_gather(world, ConstArray(mine.data(), most * all.length(), all.type()),
-             Array(gathered.data(), most * all.length() * static_cast<std::size_t>(world.size()), all.type()));
-  std::size_t next = 0;
-  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    for (std::size_t part = 0; part < counts[rank]; ++part)
-      parts[next++].data = gathered.data() + (rank * most + part) * bytes;
-  }
-  fold_shards(all.type(), shards, parts, all.data(), all.length());
-}
-
-void DistributedModule::Inside::exchange_tail(bool failed) {
+void DistributedModule::Inside::exchange_tail(Pass pass) {
   std::vector<std::int64_t> tail(static_cast<std::size_t>(world.size()) + parameters.size());
-  tail[static_cast<std::size_t>(world.rank().value)] = failed ? 1 : 0;
+  tail[static_cast<std::size_t>(world.rank().value)] = pass == Pass::threw ? 1 : 0;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     tail[static_cast<std::size_t>(world.size()) + i] = parameters[i].is_used ? 1 : 0;
   all_reduce(world, tail);
@@ -505,7 +566,8 @@ void DistributedModule::Inside::exchange_tail(bool failed) {
     if (tail[static_cast<std::size_t>(rank.value)] != 0) ranks.push_back(rank);
   }
   if (!has_agreed_on_order) agree_on_order();
-  if (!ranks.empty()) {
+  has_somebody_thrown = !ranks.empty();
+  if (has_somebody_thrown) {
     throw PeerError(
         {FailureKind::disagreement, ranks,
          fmt::format("the backward pass failed on {}; the round is as if it had not been", to_string(ranks))});
@@ -524,19 +586,48 @@ void DistributedModule::Inside::agree_on_order() {
   order.assign(its.begin(), its.end());
 }
 
-void DistributedModule::Inside::finish_round(bool failed) {
-  const bool reorders = !has_agreed_on_order;
+void DistributedModule::Inside::fill_what_is_missing(Pass pass) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     Parameter& parameter = parameters[i];
     if (parameter.is_ready) continue;
     const bool has_no_hook = !parameter.accumulator && parameter.variable.requires_grad();
-    if (!failed && has_no_hook && parameter.variable.grad().defined()) {
-      put_in_place(parameter);
-    } else if (parameter.place.bytes() > 0) {
-      std::memset(parameter.place.data(), 0, parameter.place.bytes());
+    const bool counts = has_no_hook || has_unsynced;  // of this pass, or of one before that was not synchronised
+    if (pass == Pass::went_well && counts && parameter.variable.grad().defined()) {
+      put_in_place(i);
+    } else if (const Array array = buckets.place_of(i).array; array.bytes() > 0) {
+      std::memset(array.data(), 0, array.bytes());
     }
     mark_ready(i);
   }
+}
+
+// The same on all ranks.
+void DistributedModule::Inside::refuse_what_came_out() const {
+  if (!not_finite.empty()) {
+    throw UsageError(fmt::format(
+        "the gradient of '{}' is not finite (NaN or infinite) on some rank; no rank has gradients now", not_finite));
+  }
+  if (!(total_weight > 0) && std::ranges::find(actives, true) != actives.end())
+    throw UsageError("the losses of all ranks weigh nothing together, so they have no mean");
+}
+
+// Of what the buckets hold, by the pieces that DataParallel adds it up by.
+double DistributedModule::Inside::norm_of_gradients() {
+  std::vector<std::size_t> lengths;
+  for (const Parameter& parameter : parameters) lengths.push_back(static_cast<std::size_t>(parameter.variable.numel()));
+  double squares = 0;
+  const SlicePlan plan(lengths, 1);
+  for (const SlicePiece& piece : plan.pieces()) {
+    if (uses[piece.array] == 0) continue;
+    const Array its = buckets.place_of(piece.array).array.slice(piece.slice.first, piece.slice.count);
+    squares += sum_of_squares(its.type(), its.data(), its.length());
+  }
+  return std::sqrt(squares);
+}
+
+void DistributedModule::Inside::finish_round(Pass pass) {
+  const bool reorders = !has_agreed_on_order;
+  fill_what_is_missing(pass);
   run_ready();
   std::exception_ptr failure;
   {
@@ -544,7 +635,8 @@ void DistributedModule::Inside::finish_round(bool failed) {
     try {
       if (error) std::rethrow_exception(error);
       if (!has_header) exchange_header();  // a module without parameters that are trained
-      exchange_tail(failed);
+      exchange_tail(pass);
+      refuse_what_came_out();
       buffers->finish(*module, world);
     } catch (const PeerError& peer) {
       if (!peer.communicator_usable()) broken = peer.failure();
@@ -554,20 +646,25 @@ void DistributedModule::Inside::finish_round(bool failed) {
     }
     const std::lock_guard state_lock(state);
     is_open = false;
+    is_abandoned = false;
   }
   install_hooks();
-  unsynced_weight = 0;
-  if (!failure && !not_finite.empty()) {
-    failure = std::make_exception_ptr(UsageError(fmt::format(
-        "the gradient of '{}' is not finite (NaN or infinite) on some rank; no rank has gradients now", not_finite)));
-  }
-  if (!failure && !(total_weight > 0) && std::ranges::find(actives, true) != actives.end())
-    failure =
-        std::make_exception_ptr(UsageError("the losses of all ranks weigh nothing together, so they have no mean"));
+  has_unsynced = false;
+  unsynced_weight = unsynced_loss = 0;
   if (failure) {
     for (const Parameter& parameter : parameters) parameter.variable.mutable_grad() = torch::Tensor();
+    buffers->undo(*module);
+    if (compressor) compressor->forget();
     if (reorders && has_agreed_on_order) lay_out_buckets();
+    // Others may have waited in a batch norm for the one who threw.
+    if (norm_world && has_somebody_thrown) norm_world.emplace(world.split({}));
     std::rethrow_exception(failure);
+  }
+  if (compressor) compressor->keep();
+  if (options.clip_norm > 0) {
+    report.gradient_norm = norm_of_gradients() * factor;
+    if (report.gradient_norm > options.clip_norm) factor *= options.clip_norm / (report.gradient_norm + 1e-6);
+    for (std::size_t b = 0; b < buckets.size(); ++b) scale(buckets[b], factor);
   }
   set_gradients();
   ++step_number;
@@ -578,7 +675,8 @@ void DistributedModule::Inside::set_gradients() {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
     if (uses[i] > 0) {
-      if (!parameter.variable.grad().is_same(parameter.view)) parameter.variable.mutable_grad() = parameter.view;
+      const torch::Tensor& view = buckets.place_of(i).view;
+      if (!parameter.variable.grad().is_same(view)) parameter.variable.mutable_grad() = view;
     } else {
       parameter.variable.mutable_grad() = torch::Tensor();
       if (parameter.variable.requires_grad()) report.unused.push_back(parameter.name);
@@ -587,9 +685,10 @@ void DistributedModule::Inside::set_gradients() {
 }
 
 void DistributedModule::Inside::take_part_with_nothing() {
+  end_abandoned_round();
   buffers->forget();
-  begin_round(only({}), false);
-  finish_round(false);
+  begin_round(only({}), Part::nothing);
+  finish_round(Pass::went_well);
 }
 
 template <typename Backward>
@@ -598,11 +697,7 @@ void DistributedModule::Inside::run_backward(Backward backward) {
     backward();
   } catch (...) {
     const std::exception_ptr thrown = std::current_exception();
-    try {
-      finish_round(true);
-    } catch (const Error&) {
-      // That this rank has failed, which its caller hears from the very error.
-    }
+    tell_others_that_it_threw(part);
     std::rethrow_exception(thrown);
   }
 }
@@ -610,7 +705,7 @@ void DistributedModule::Inside::run_backward(Backward backward) {
 double DistributedModule::Inside::backward_one_shard(std::int64_t rows,
                                                      const std::function<WeightedLoss(const Rows&)>& its_loss) {
   const int shard = world.rank().value;
-  const Rows mine = rows_of(shard, rows);
+  const Rows mine = Rows::of_shard(rows, shards, shard);
   const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = static_cast<std::uint64_t>(shard)});
   std::optional<SyncBatchNorm> norm;
   if (norm_world) norm.emplace(*norm_world);
@@ -626,17 +721,18 @@ double DistributedModule::Inside::backward_one_shard(std::int64_t rows,
       weighed = detail::weigh(*computed, shard, mine.count);
       buffers->keep(shard, *module);
     } catch (...) {
-      begin_round(only({}), true);
-      run_backward([] { throw; });
+      const std::exception_ptr thrown = std::current_exception();
+      tell_others_that_it_threw(closure_part());
+      std::rethrow_exception(thrown);
     }
   }
-  begin_round(only(weighed), true);
+  begin_round(only(weighed), closure_part());
   run_backward([&] {
     // Where batch norm takes all rows together, those of others depend on rows that weigh nothing.
     if (weighed.weight > 0 || (norm_world && computed && computed->loss.requires_grad()))
       detail::backward(*computed, weighed.weight);
   });
-  finish_round(false);
+  finish_round(Pass::went_well);
   return report.loss;
 }
 
@@ -650,7 +746,7 @@ double DistributedModule::Inside::backward_shards(std::int64_t rows,
     const Slice own = chunk(its_losses.size(), world.size(), world.rank().value);
     for (std::size_t s = own.first; s < own.end(); ++s) {
       const int shard = static_cast<int>(s);
-      const Rows its_rows = rows_of(shard, rows);
+      const Rows its_rows = Rows::of_shard(rows, shards, shard);
       detail::discard_gradients(module_parameters);
       if (its_rows.count > 0) {
         const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = s});
@@ -667,22 +763,55 @@ double DistributedModule::Inside::backward_shards(std::int64_t rows,
                its_losses[s].weight > 0 ? detail::take_gradients(module_parameters) : std::vector<torch::Tensor>());
     }
   } catch (...) {
+    const std::exception_ptr thrown = std::current_exception();
     --unsynced;
-    begin_round(only({}), true);
-    run_backward([] { throw; });
+    tell_others_that_it_threw(closure_part());
+    std::rethrow_exception(thrown);
   }
   --unsynced;
-  begin_round(std::move(its_losses), true);
+  has_unsynced = false;
+  begin_round(std::move(its_losses), closure_part());
   for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].is_used = mine.first_of(i).defined();
   shard_gradients = &mine;
   try {
-    finish_round(false);
+    finish_round(Pass::went_well);
   } catch (...) {
     shard_gradients = nullptr;
     throw;
   }
   shard_gradients = nullptr;
   return report.loss;
+}
+
+void DistributedModule::Inside::backward_unsynced(const torch::Tensor& loss, std::optional<double> weight) {
+  const WeightedLoss weighted(loss, weight.value_or(1));
+  const ShardLoss weighed = detail::weigh(weighted, world.rank().value, 1);
+  if (weighed.weight > 0) detail::backward(weighted, weighed.weight);
+  has_unsynced = true;
+  if (!weight) return;
+  unsynced_weight += weighed.weight;
+  unsynced_loss += weighed.weight * weighed.loss;
+}
+
+void DistributedModule::Inside::backward_own_loss(const torch::Tensor& loss, std::optional<double> weight) {
+  std::optional<WeightedLoss> weighted;
+  ShardLoss weighed;
+  try {
+    weighted.emplace(loss, weight.value_or(1));
+    weighed = detail::weigh(*weighted, world.rank().value, 1);
+  } catch (...) {
+    const std::exception_ptr thrown = std::current_exception();
+    tell_others_that_it_threw(Part::own_loss);
+    std::rethrow_exception(thrown);
+  }
+  keep_buffers();
+  ShardLoss all{.loss = 0, .weight = weighed.weight + unsynced_weight};
+  if (all.weight > 0) all.loss = (weighed.weight * weighed.loss + unsynced_loss) / all.weight;
+  begin_round(only(all), Part::own_loss);
+  run_backward([&] {
+    if (weighed.weight > 0) detail::backward(*weighted, weighed.weight);
+  });
+  finish_round(Pass::went_well);
 }
 
 // --- what users call ---
@@ -694,21 +823,11 @@ DistributedModule::DistributedModule(std::shared_ptr<torch::nn::Module> module, 
 DistributedModule::~DistributedModule() = default;
 
 void DistributedModule::backward(const torch::Tensor& loss, std::optional<double> weight) {
-  const WeightedLoss weighted(loss, weight.value_or(1));
+  inside_->end_abandoned_round();
   const detail::OneThread one_thread;
-  const ShardLoss weighed = detail::weigh(weighted, inside_->world.rank().value, 1);
-  if (inside_->unsynced > 0) {
-    if (weighed.weight > 0) detail::backward(weighted, weighed.weight);
-    if (weight) inside_->unsynced_weight += *weight;
-    return;
-  }
-  inside_->refuse_shards_own_buffers();
-  inside_->keep_buffers();
-  inside_->begin_round(inside_->only({weighed.loss, weighed.weight + inside_->unsynced_weight}), true);
-  inside_->run_backward([&] {
-    if (weighed.weight > 0) detail::backward(weighted, weighed.weight);
-  });
-  inside_->finish_round(false);
+  if (inside_->unsynced > 0) return inside_->backward_unsynced(loss, weight);
+  inside_->refuse_what_needs_the_closure();
+  inside_->backward_own_loss(loss, weight);
 }
 
 double DistributedModule::backward_rows(std::int64_t rows, const std::function<WeightedLoss(const Rows&)>& loss) {
@@ -718,6 +837,7 @@ double DistributedModule::backward_rows(std::int64_t rows, const std::function<W
   if (inside_->options.sync_batch_norm && rows < inside_->shards) {
     throw UsageError(fmt::format("sync_batch_norm: every rank needs a row, found {} rows for {} ranks", rows, size()));
   }
+  inside_->end_abandoned_round();
   const detail::OneThread one_thread;
   return inside_->options.logical_shards > 0 ? inside_->backward_shards(rows, loss)
                                              : inside_->backward_one_shard(rows, loss);
@@ -730,22 +850,26 @@ void DistributedModule::step(torch::optim::Optimizer& optimizer) {
 
 void DistributedModule::count_unsynced(int change) { inside_->unsynced += change; }
 
-void DistributedModule::join() {
+void DistributedModule::join(torch::optim::Optimizer* optimizer) {
   do {
     inside_->take_part_with_nothing();
   } while (std::ranges::find(inside_->actives, true) != inside_->actives.end());
   // All have seen the same rounds, so all know the same one.
-  inside_->share_state(inside_->last_active);
+  inside_->share_state(inside_->last_active, optimizer);
   inside_->buffers->begin(*inside_->module);
 }
 
-void DistributedModule::rebuild(std::span<const Rank> survivors) {
-  inside_->world = inside_->world.rebuild(survivors);
-  inside_->broken.reset();
-  if (inside_->options.logical_shards == 0) inside_->shards = inside_->world.size();
-  inside_->share_state(Rank{0});
-  inside_->buffers.emplace(*inside_->module, inside_->shards, inside_->buffers_mode);
-  if (inside_->norm_world) inside_->norm_world.emplace(inside_->world.split({}));
+void DistributedModule::rebuild(std::span<const Rank> survivors, torch::optim::Optimizer* optimizer) {
+  Inside& in = *inside_;
+  in.world = in.world.rebuild(survivors);
+  in.broken.reset();
+  if (in.options.logical_shards == 0) in.shards = in.world.size();
+  in.share_state(Rank{0}, optimizer);
+  in.buffers.emplace(*in.module, in.shards, in.buffers_mode);
+  if (in.norm_world) in.norm_world.emplace(in.world.split({}));
+  // Some may have agreed on an order in the round that failed, and others not.
+  in.has_agreed_on_order = false;
+  in.begin_with_the_last_layers();
 }
 
 Rank DistributedModule::rank() const { return inside_->world.rank(); }

@@ -1,6 +1,7 @@
 #include "kernel_optimizer.hpp"
 
 #include <algorithm>
+#include <sstream>
 #include <type_traits>
 #include <typeinfo>
 #include <unordered_map>
@@ -32,6 +33,27 @@ State& state_of(torch::optim::Optimizer& optimizer, const torch::Tensor& paramet
   return static_cast<State&>(*state);
 }
 
+// A state that was loaded may be another parameter's.
+void refuse_unless_alike(const torch::Tensor& state, const torch::Tensor& parameter) {
+  if (!state.defined()) return;
+  if (state.sizes() != parameter.sizes() || state.scalar_type() != parameter.scalar_type() ||
+      !state.device().is_cpu()) {
+    std::ostringstream shapes;
+    shapes << c10::toString(state.scalar_type()) << ' ' << state.sizes() << " and the parameter "
+           << c10::toString(parameter.scalar_type()) << ' ' << parameter.sizes();
+    throw UsageError(fmt::format("the optimizer's state is not that of its parameter: it is {}", shapes.str()));
+  }
+  if (state.strides() != parameter.strides())
+    throw UsageError("the optimizer's state lies otherwise in memory than its parameter");
+}
+
+// The state that is there already; null where there is none.
+template <typename State>
+const State* find_state(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  const auto found = optimizer.state().find(c10::guts::to_string(parameter.unsafeGetTensorImpl()));
+  return found == optimizer.state().end() ? nullptr : static_cast<const State*>(found->second.get());
+}
+
 torch::Tensor zeros(const torch::Tensor& parameter) {
   return torch::zeros_like(parameter, parameter.options().requires_grad(false), at::MemoryFormat::Preserve);
 }
@@ -46,6 +68,11 @@ struct TorchSgd {
                .dampening = its.dampening(),
                .weight_decay = its.weight_decay(),
                .nesterov = its.nesterov()};
+  }
+  static void check(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+    const auto* state = find_state<torch::optim::SGDParamState>(optimizer, parameter);
+    if (state == nullptr) return;
+    refuse_unless_alike(state->momentum_buffer(), parameter);
   }
   static void prepare(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter, PreparedUpdate& update) {
     if (state_count(update.rule) == 0) return;
@@ -67,6 +94,13 @@ struct TorchAdams {
                 .eps = its.eps(),
                 .weight_decay = its.weight_decay(),
                 .amsgrad = its.amsgrad()};
+  }
+  static void check(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+    const auto* state = find_state<State>(optimizer, parameter);
+    if (state == nullptr) return;
+    refuse_unless_alike(state->exp_avg(), parameter);
+    refuse_unless_alike(state->exp_avg_sq(), parameter);
+    refuse_unless_alike(state->max_exp_avg_sq(), parameter);
   }
   static void prepare(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter, PreparedUpdate& update) {
     auto& state = state_of<State>(optimizer, parameter);
@@ -93,6 +127,13 @@ struct TorchRmsProp {
                    .weight_decay = its.weight_decay(),
                    .momentum = its.momentum(),
                    .centered = its.centered()};
+  }
+  static void check(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+    const auto* state = find_state<torch::optim::RMSpropParamState>(optimizer, parameter);
+    if (state == nullptr) return;
+    refuse_unless_alike(state->square_avg(), parameter);
+    refuse_unless_alike(state->momentum_buffer(), parameter);
+    refuse_unless_alike(state->grad_avg(), parameter);
   }
   static void prepare(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter, PreparedUpdate& update) {
     auto& state = state_of<torch::optim::RMSpropParamState>(optimizer, parameter);
@@ -122,6 +163,11 @@ struct TorchAdagrad {
                    .initial_accumulator_value = its.initial_accumulator_value(),
                    .eps = its.eps()};
   }
+  static void check(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+    const auto* state = find_state<torch::optim::AdagradParamState>(optimizer, parameter);
+    if (state == nullptr) return;
+    refuse_unless_alike(state->sum(), parameter);
+  }
   static void prepare(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter, PreparedUpdate& update) {
     auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
     // torch makes it with the optimizer; a parameter that came later has none.
@@ -135,12 +181,13 @@ struct TorchAdagrad {
 struct TorchOptimizer {
   const std::type_info& type;
   OptimizerRule (*rule)(const OptimizerOptions&);
+  void (*check)(torch::optim::Optimizer&, const torch::Tensor&);
   void (*prepare)(torch::optim::Optimizer&, const torch::Tensor&, PreparedUpdate&);
 };
 
 template <typename Optimizer, typename Its>
 TorchOptimizer entry() {
-  return {typeid(Optimizer), Its::rule, Its::prepare};
+  return {typeid(Optimizer), Its::rule, Its::check, Its::prepare};
 }
 
 const TorchOptimizer* find(const torch::optim::Optimizer& optimizer) {
@@ -190,9 +237,12 @@ std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,
       PreparedUpdate& update = updates[found->second];
       update.is_due = true;
       update.rule = rule;
-      update.type = parameter.scalar_type() == torch::kFloat64 ? DataType::float64 : DataType::float32;
+      update.type = data_type_of_parameter("of the optimizer", parameter);
       update.parameter = memory_of(parameter);
     }
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (updates[i].is_due) its.check(optimizer, parameters[i]);
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (updates[i].is_due) its.prepare(optimizer, parameters[i], updates[i]);

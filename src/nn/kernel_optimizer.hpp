@@ -4,7 +4,6 @@
 //   if (has_kernels(optimizer)) {
 //     std::vector<PreparedUpdate> updates = prepare_updates(optimizer, parameters, has_gradient);
 //     ... on each thread: update(updates[i], slice, gradient, scale);
-//     count_updates(optimizer, ...);
 //   }
 #pragma once
 
@@ -39,8 +38,8 @@ struct PreparedUpdate {
 // A UsageError names an option of one of its groups that cannot be. Nothing is said about optimizers without kernels.
 void refuse_unless_possible(const torch::optim::Optimizer& optimizer);
 
-// Makes the state that is not there yet, and counts the step. A UsageError where options cannot be; then nothing was
-// done.
+// Makes the state that is not there yet, and counts the step. A UsageError where options cannot be, a parameter is
+// neither float32 nor float64, or a state is not that of its parameter; then nothing was done.
 std::vector<PreparedUpdate> prepare_updates(torch::optim::Optimizer& optimizer,
                                             const std::vector<torch::Tensor>& parameters,
                                             const std::vector<bool>& has_gradient);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <torch/serialize/archive.h>
 #include <tutti/base/error.hpp>
 #include <tutti/collective/collectives.hpp>
 
@@ -29,7 +30,7 @@ struct Entry {
   std::string what;  // "float32 [256, 784]"
 };
 
-std::vector<Entry> entries_of(const torch::nn::Module& module) {
+std::vector<Entry> entries_of(const torch::nn::Module& module, const std::vector<AgreedOption>& options) {
   std::vector<Entry> entries;
   const auto add = [&](const char* kind, const auto& items) {
     for (const auto& item : items) {
@@ -40,6 +41,8 @@ std::vector<Entry> entries_of(const torch::nn::Module& module) {
   };
   add("the parameter", module.named_parameters());
   add("the buffer", module.named_buffers());
+  for (const AgreedOption& option : options)
+    entries.push_back({fmt::format("the option '{}'", option.name), option.value});
   return entries;
 }
 
@@ -84,8 +87,29 @@ void broadcast_tensor(Communicator& world, const torch::Tensor& tensor, Rank roo
   if (dense.data_ptr() != tensor.data_ptr()) torch::Tensor(tensor).copy_(dense);
 }
 
-void refuse_other_modules(Communicator& world, const torch::nn::Module& module) {
-  const std::vector<Entry> mine = entries_of(module);
+void broadcast_optimizer(Communicator& world, torch::optim::Optimizer& optimizer, Rank root) {
+  std::string text;
+  if (world.rank() == root) {
+    std::ostringstream out;
+    torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    archive.save_to(out);
+    text = out.str();
+  }
+  std::vector<std::int64_t> length{static_cast<std::int64_t>(text.size())};
+  broadcast(world, length, {.root = root});
+  text.resize(static_cast<std::size_t>(length.front()));
+  broadcast_bytes(world, std::as_writable_bytes(std::span(text)), root);
+  if (world.rank() == root) return;
+  std::istringstream in(text);
+  torch::serialize::InputArchive archive;
+  archive.load_from(in);
+  optimizer.load(archive);
+}
+
+void refuse_other_modules(Communicator& world, const torch::nn::Module& module,
+                          const std::vector<AgreedOption>& options) {
+  const std::vector<Entry> mine = entries_of(module, options);
   std::string text;
   for (const Entry& entry : mine) text += entry.name + '\n' + entry.what + '\n';
   const std::vector<std::string> texts = gather_texts(world, text);
@@ -104,7 +128,7 @@ void refuse_other_modules(Communicator& world, const torch::nn::Module& module) 
     ranks.push_back(rank);
     if (message.empty()) message = difference;
   }
-  if (!ranks.empty()) throw PeerError({FailureKind::disagreement, ranks, "the ranks' modules differ: " + message});
+  if (!ranks.empty()) throw PeerError({FailureKind::disagreement, ranks, "the ranks differ: " + message});
 }
 
 }  // namespace tutti::detail

@@ -76,6 +76,13 @@ std::vector<ModuleParameter> parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
+void refuse_aliases(const ModuleParameter& parameter) {
+  if (parameter.variables.size() == 1) return;
+  throw UsageError(
+      fmt::format("the parameters '{}' share memory, and not a tensor; tie them by assigning one to the other",
+                  fmt::join(parameter.names, "' and '")));
+}
+
 std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>& of,
                                               const torch::nn::Module& replica) {
   const auto own = replica.named_parameters();

@@ -20,6 +20,9 @@ struct ModuleParameter {
 // overlap otherwise, one without memory, one with holes in its memory, one on a device.
 std::vector<ModuleParameter> parameters_of(const torch::nn::Module& module);
 
+// A UsageError names a parameter that is several tensors over the same memory: each would have a gradient of its own.
+void refuse_aliases(const ModuleParameter& parameter);
+
 // Makes the parameters of `replica` those of `of`: the same memory, the same requires_grad. A UsageError names the
 // first that one of them lacks, or whose shape or type differs.
 std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>& of, const torch::nn::Module& replica);

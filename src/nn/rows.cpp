@@ -4,6 +4,10 @@
 
 namespace tutti {
 
+Rows Rows::of_shard(std::int64_t rows, int shards, int shard) {
+  return {.first = shard, .stride = shards, .count = shard < rows ? (rows - shard + shards - 1) / shards : 0};
+}
+
 at::Tensor Rows::of(const at::Tensor& tensor) const {
   if (stride == 1 && first == 0 && count == row_count(tensor)) return tensor;
   return tensor.slice(0, first, first + count * stride, stride);

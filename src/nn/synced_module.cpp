@@ -19,6 +19,7 @@ SyncedModule::SyncedModule(std::shared_ptr<torch::nn::Module> module, GradientSy
   std::int64_t length = 0;
   std::optional<DataType> type;
   for (const detail::ModuleParameter& one : detail::parameters_of(*module_)) {
+    detail::refuse_aliases(one);
     const DataType its = detail::data_type_of_parameter(one.name(), one.tensor());
     if (type.value_or(its) != its) throw UsageError("the parameters are of several types, float32 and float64");
     type = its;
@@ -50,7 +51,7 @@ void SyncedModule::backward(const torch::Tensor& loss, std::optional<double> wei
   if (weight) {
     // The mean of weighted gradients is the mean weight times the mean by weight.
     std::vector<double> mean_weight{*weight};
-    sync_.sync_gradients(mean_weight);
+    sync_.sync_exactly(mean_weight);
     if (!(mean_weight[0] > 0))
       throw UsageError("the losses of all workers weigh nothing together, so they have no mean");
     sync_.sync_buffers(*gradients_);

@@ -28,9 +28,19 @@ CollectiveGradientSync::CollectiveGradientSync(Communicator world, const Collect
 void CollectiveGradientSync::sync_gradients(Array gradients) {
   run_round([&] {
     if (!is_compressed()) return exchange(gradients);
-    GradientBuffers unnamed({{"", {static_cast<std::int64_t>(gradients.length())}}}, gradients);
-    exchange_compressed(unnamed);
+    std::optional<GradientBuffers> unnamed;
+    try {
+      unnamed.emplace(std::vector<NamedShape>{{"", {static_cast<std::int64_t>(gradients.length())}}}, gradients);
+    } catch (const UsageError&) {
+      GradientCompressor::refuse(world_);
+      throw;
+    }
+    exchange_compressed(*unnamed);
   });
+}
+
+void CollectiveGradientSync::sync_exactly(Array numbers) {
+  run_round([&] { exchange(numbers); });
 }
 
 void CollectiveGradientSync::sync_buffers(GradientBuffers& gradients) {
@@ -45,10 +55,20 @@ void CollectiveGradientSync::run_round(Exchange exchange) {
     if (is_broken_) go_on_with_those_left();
     exchange();
   } catch (const PeerError& error) {
+    compressor_.forget();
     note(error);
     throw PeerError(translated(error.failure()));
+  } catch (...) {
+    compressor_.forget();
+    throw;
   }
-  confirm();
+  try {
+    confirm();
+  } catch (...) {
+    compressor_.forget();
+    throw;
+  }
+  compressor_.keep();
 }
 
 // Whoever gets through knows that all have the mean. Whoever does not has the mean too, but knows nothing of the
@@ -141,13 +161,13 @@ void CollectiveGradientSync::exchange(Array gradients) {
 
 void CollectiveGradientSync::exchange_compressed(GradientBuffers& gradients) {
   if (options_.strategy == SyncStrategy::all_reduce || world_.rank() == root())
-    return compressor_.mean(world_, gradients);
+    return compressor_.exchange(world_, gradients);
   // This worker's own stay as they are.
   std::vector<NamedShape> shapes;
   for (const GradientBuffers::Piece& piece : gradients.pieces()) shapes.push_back({piece.name, piece.shape});
   GradientBuffers copy(std::move(shapes), gradients.type());
   std::copy_n(gradients.all().data(), gradients.all().bytes(), copy.all().data());
-  compressor_.mean(world_, copy);
+  compressor_.exchange(world_, copy);
 }
 
 Rank CollectiveGradientSync::root() const {

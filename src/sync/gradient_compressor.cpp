@@ -1,9 +1,11 @@
 #include <tutti/sync/gradient_compressor.hpp>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -33,13 +35,6 @@ std::span<T> part(std::span<T> array, Slice slice) {
 template <typename T>
 bool is_finite(T value) {
   return value - value == T{0};
-}
-
-// What is left of a step becomes what remains. Where that is no finite number the gradient was none, and what remained
-// from before still does.
-template <typename T>
-void keep(std::span<const T> left, std::vector<T>& remains) {
-  for (std::size_t i = 0; i < left.size(); ++i) remains[i] = is_finite(left[i]) ? left[i] : remains[i];
 }
 
 // All of it was sent.
@@ -153,6 +148,63 @@ std::uint64_t hash_of(std::string_view name) {
   return hash;
 }
 
+// What a worker brings, in three numbers that all compare. The first is 0 where it cannot take part.
+struct Brought {
+  std::int64_t signature = 0;
+  std::int64_t pieces = 0;
+  std::int64_t elements = 0;
+
+  friend bool operator==(const Brought&, const Brought&) = default;
+};
+
+Brought brought_by(const GradientBuffers& gradients, const Compression& compression) {
+  std::string text = fmt::format("{} {}", to_string(compression), to_string(gradients.type()));
+  for (const Piece& piece : gradients.pieces())
+    text += fmt::format("\n{}\n{}", piece.name, fmt::join(piece.shape, ","));
+  return {.signature = static_cast<std::int64_t>(hash_of(text) | 1),
+          .pieces = static_cast<std::int64_t>(gradients.pieces().size()),
+          .elements = static_cast<std::int64_t>(gradients.all().length())};
+}
+
+std::vector<Brought> brought_by_all(Communicator& world, const Brought& mine) {
+  constexpr std::size_t kNumbers = 3;
+  const std::array<std::int64_t, kNumbers> numbers{mine.signature, mine.pieces, mine.elements};
+  std::vector<std::int64_t> all(kNumbers * static_cast<std::size_t>(world.size()));
+  all_gather(world, numbers, all);
+  std::vector<Brought> result;
+  for (std::size_t i = 0; i < all.size(); i += kNumbers) result.push_back({all[i], all[i + 1], all[i + 2]});
+  return result;
+}
+
+// Told by those whom most agree with.
+[[noreturn]] void refuse_disagreement(const std::vector<Brought>& all) {
+  std::vector<Rank> unable;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].signature == 0) unable.push_back(Rank{static_cast<int>(i)});
+  }
+  if (!unable.empty()) {
+    throw PeerError(
+        {FailureKind::disagreement, unable,
+         fmt::format("{} brought gradients that cannot be compressed, and nothing was exchanged", to_string(unable))});
+  }
+  const auto usual =
+      std::ranges::max_element(all, {}, [&](const Brought& one) { return std::ranges::count(all, one); });
+  std::vector<Rank> others;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!(all[i] == *usual)) others.push_back(Rank{static_cast<int>(i)});
+  }
+  const Brought& other = all[static_cast<std::size_t>(others.front().value)];
+  const bool is_named_otherwise = other.pieces == usual->pieces && other.elements == usual->elements;
+  throw PeerError(
+      {FailureKind::disagreement, others,
+       is_named_otherwise
+           ? fmt::format(
+                 "{} brought gradients of other names, shapes or types than the rest, or compresses them otherwise",
+                 to_string(others))
+           : fmt::format("{} brought {} elements in {} gradients, and the others {} in {}", to_string(others),
+                         other.elements, other.pieces, usual->elements, usual->pieces)});
+}
+
 }  // namespace
 
 std::string CompressionTally::line() const {
@@ -170,14 +222,47 @@ GradientCompressor::GradientCompressor(const Compression& compression, const Gra
 }
 
 void GradientCompressor::mean(Communicator& world, GradientBuffers& gradients) {
+  try {
+    exchange(world, gradients);
+  } catch (...) {
+    forget();
+    throw;
+  }
+  keep();
+}
+
+void GradientCompressor::exchange(Communicator& world, GradientBuffers& gradients) {
+  try {
+    refuse_other_pieces(gradients);
+  } catch (const UsageError&) {
+    refuse(world);
+    throw;
+  }
+  const std::vector<Brought> all = brought_by_all(world, brought_by(gradients, compression_));
+  if (std::ranges::adjacent_find(all, std::not_equal_to{}) != all.end()) refuse_disagreement(all);
   const std::size_t sent = std::visit(
       [&](const auto& compression) {
-        return gradients.type() == DataType::float32 ? exchange<float>(world, gradients, compression)
-                                                     : exchange<double>(world, gradients, compression);
+        return gradients.type() == DataType::float32 ? exchange_as<float>(world, gradients, compression)
+                                                     : exchange_as<double>(world, gradients, compression);
       },
       compression_);
-  gradient_bytes_.value += gradients.all().bytes();
-  sent_bytes_.value += sent;
+  staged_gradient_bytes_.value += gradients.all().bytes();
+  staged_sent_bytes_.value += sent;
+}
+
+void GradientCompressor::refuse(Communicator& world) { brought_by_all(world, {}); }
+
+void GradientCompressor::keep() {
+  for (auto& [name, values] : staged_.remains) state_.remains.insert_or_assign(name, std::move(values));
+  for (auto& [name, values] : staged_.factors) state_.factors.insert_or_assign(name, std::move(values));
+  gradient_bytes_.value += staged_gradient_bytes_.value;
+  sent_bytes_.value += staged_sent_bytes_.value;
+  forget();
+}
+
+void GradientCompressor::forget() {
+  staged_ = {};
+  staged_gradient_bytes_ = staged_sent_bytes_ = {};
 }
 
 void GradientCompressor::restore(CompressorState state) {
@@ -194,8 +279,7 @@ void GradientCompressor::all_reduce_mean(Communicator& world, Array array) const
              {.algorithm = options_.algorithm, .op = ReduceOp::mean, .reproducible = options_.reproducible});
 }
 
-template <typename T>
-std::vector<std::vector<T>*> GradientCompressor::remains_of(const GradientBuffers& gradients) {
+void GradientCompressor::refuse_other_pieces(const GradientBuffers& gradients) const {
   for (const Piece& piece : gradients.pieces()) {
     const auto at = state_.remains.find(piece.name);
     if (at == state_.remains.end()) continue;
@@ -203,22 +287,42 @@ std::vector<std::vector<T>*> GradientCompressor::remains_of(const GradientBuffer
         std::visit([]<typename Before>(
                        const std::vector<Before>& values) { return std::pair(values.size(), data_type_of<Before>); },
                    at->second);
-    if (before != piece.slice.count || type != data_type_of<T>) {
+    if (before != piece.slice.count || type != gradients.type()) {
       throw UsageError(fmt::format("the gradient '{}' had {} elements of {} before, found {} of {}", piece.name, before,
-                                   to_string(type), piece.slice.count, to_string(data_type_of<T>)));
+                                   to_string(type), piece.slice.count, to_string(gradients.type())));
     }
   }
-  std::vector<std::vector<T>*> result;
+}
+
+template <typename T>
+std::vector<const std::vector<T>*> GradientCompressor::remains_of(const GradientBuffers& gradients) {
+  std::size_t longest = 0;
+  for (const Piece& piece : gradients.pieces()) longest = std::max(longest, piece.slice.count);
+  const auto* zeros = std::get_if<std::vector<T>>(&zeros_);
+  if (zeros == nullptr || zeros->size() < longest) zeros = &zeros_.emplace<std::vector<T>>(longest);
+  std::vector<const std::vector<T>*> result;
   for (const Piece& piece : gradients.pieces()) {
-    const auto [at, is_new] = state_.remains.try_emplace(piece.name);
-    if (is_new) at->second = std::vector<T>(piece.slice.count);
-    result.push_back(&std::get<std::vector<T>>(at->second));
+    const auto at = state_.remains.find(piece.name);
+    result.push_back(at == state_.remains.end() ? zeros : &std::get<std::vector<T>>(at->second));
   }
   return result;
 }
 
 template <typename T>
-std::span<T> GradientCompressor::whole(const GradientBuffers& gradients, const std::vector<std::vector<T>*>& remains) {
+void GradientCompressor::stage(const GradientBuffers& gradients, std::span<const T> left,
+                               const std::vector<const std::vector<T>*>& remains) {
+  for (std::size_t index = 0; index < remains.size(); ++index) {
+    const Piece& piece = gradients.pieces()[index];
+    const std::span<const T> its = part(left, piece.slice);
+    std::vector<T> next(its.begin(), its.end());
+    for (std::size_t i = 0; i < next.size(); ++i) next[i] = is_finite(next[i]) ? next[i] : (*remains[index])[i];
+    staged_.remains.insert_or_assign(piece.name, std::move(next));
+  }
+}
+
+template <typename T>
+std::span<T> GradientCompressor::whole(const GradientBuffers& gradients,
+                                       const std::vector<const std::vector<T>*>& remains) {
   constexpr T kLargest = std::numeric_limits<T>::max();
   const std::span<T> result = whole_.of<T>(gradients.all().length());
   for (std::size_t index = 0; index < remains.size(); ++index) {
@@ -235,24 +339,24 @@ std::span<T> GradientCompressor::whole(const GradientBuffers& gradients, const s
 }
 
 template <typename T>
-std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& gradients, const NoCompression&) {
+std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers& gradients, const NoCompression&) {
   all_reduce_mean(world, gradients.all());
   return gradients.all().bytes();
 }
 
 template <typename T>
-std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& gradients, const Float16&) {
+std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers& gradients, const Float16&) {
   return exchange_halves<T>(world, gradients, DataType::float16);
 }
 
 template <typename T>
-std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& gradients, const BFloat16&) {
+std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers& gradients, const BFloat16&) {
   return exchange_halves<T>(world, gradients, DataType::bfloat16);
 }
 
 template <typename T>
 std::size_t GradientCompressor::exchange_halves(Communicator& world, GradientBuffers& gradients, DataType half) {
-  const std::vector<std::vector<T>*> remains = remains_of<T>(gradients);
+  const std::vector<const std::vector<T>*> remains = remains_of<T>(gradients);
   const std::size_t length = gradients.all().length();
   const std::span<T> left = whole_.of<T>(length);
   const Array sent(sent_.of<std::uint16_t>(length).data(), length, half);
@@ -260,7 +364,7 @@ std::size_t GradientCompressor::exchange_halves(Communicator& world, GradientBuf
   for (std::size_t index = 0; index < remains.size(); ++index) {
     const Slice slice = gradients.pieces()[index].slice;
     narrow({.gradients = gradients[index],
-            .remains = *remains[index],
+            .remains = std::span(*remains[index]).first(slice.count),
             .sent = sent.slice(slice.first, slice.count),
             .left = part(left, slice)},
            most);
@@ -268,14 +372,13 @@ std::size_t GradientCompressor::exchange_halves(Communicator& world, GradientBuf
   all_reduce_mean(world, sent);
 
   convert(sent, gradients.all());
-  for (std::size_t index = 0; index < remains.size(); ++index)
-    keep<T>(part(left, gradients.pieces()[index].slice), *remains[index]);
+  stage<T>(gradients, left, remains);
   return sent.bytes();
 }
 
 template <typename T>
-std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& gradients, const TopK& top_k) {
-  const std::vector<std::vector<T>*> remains = remains_of<T>(gradients);
+std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers& gradients, const TopK& top_k) {
+  const std::vector<const std::vector<T>*> remains = remains_of<T>(gradients);
   const std::span<T> left = whole(gradients, remains);
   std::size_t words = 0;
   for (const Piece& piece : gradients.pieces()) words += count_of(top_k, piece.slice.count) * kWordsEach<T>;
@@ -301,8 +404,7 @@ std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& g
     }
   }
   divide(data_type_of<T>, mean.data(), mean.size(), world.size());
-  for (std::size_t index = 0; index < remains.size(); ++index)
-    keep<T>(part(left, gradients.pieces()[index].slice), *remains[index]);
+  stage<T>(gradients, left, remains);
   return sent.size_bytes();
 }
 
@@ -324,8 +426,9 @@ void GradientCompressor::fill_factor(const std::string& name, std::span<T> q, st
 }
 
 template <typename T>
-std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& gradients, const PowerSgd& power_sgd) {
-  const std::vector<std::vector<T>*> remains = remains_of<T>(gradients);
+std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers& gradients,
+                                            const PowerSgd& power_sgd) {
+  const std::vector<const std::vector<T>*> remains = remains_of<T>(gradients);
   const std::span<T> left = whole(gradients, remains);
   const LowRankPlan plan = plan_of(gradients, power_sgd);
   const std::span<T> first = sent_.of<T>(plan.first_length);
@@ -357,14 +460,6 @@ std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& g
   });
   all_reduce_mean(world, second);
 
-  // Room for the factors first: from then on nothing can fail.
-  std::vector<std::vector<T>> factors;
-  for_each_piece([&](const LowRankPiece& planned, const Piece& piece, std::span<T>, std::span<T>, std::span<T> q) {
-    if (!planned.is_matrix) return;
-    state_.factors.try_emplace(piece.name, std::vector<T>(0));
-    factors.emplace_back(q.begin(), q.end());
-  });
-  auto factor = factors.begin();
   const std::span<T> mean = elements<T>(gradients.all());
   for_each_piece([&](const LowRankPiece& planned, const Piece& piece, std::span<T>, std::span<T> p, std::span<T> q) {
     if (!planned.is_matrix) {
@@ -372,11 +467,10 @@ std::size_t GradientCompressor::exchange(Communicator& world, GradientBuffers& g
       return;
     }
     outer_product<T>(p, planned.shape, q, part(mean, piece.slice));
-    if (std::ranges::all_of(q, is_finite<T>)) state_.factors.find(piece.name)->second = std::move(*factor);
-    ++factor;
+    if (std::ranges::all_of(q, is_finite<T>))
+      staged_.factors.insert_or_assign(piece.name, std::vector<T>(q.begin(), q.end()));
   });
-  for (std::size_t index = 0; index < remains.size(); ++index)
-    keep<T>(part(left, gradients.pieces()[index].slice), *remains[index]);
+  stage<T>(gradients, left, remains);
   return first.size_bytes() + second.size_bytes();
 }
 

@@ -22,6 +22,12 @@ namespace {
 // How often to look, yielding the core between looks, before going to sleep: some two milliseconds.
 constexpr int kLooks = 4000;
 
+std::vector<int> numbers_of(const std::vector<Rank>& ranks) {
+  std::vector<int> numbers;
+  for (const Rank rank : ranks) numbers.push_back(rank.value);
+  return numbers;
+}
+
 }  // namespace
 
 struct WorkerTeam::State {
@@ -138,7 +144,8 @@ void WorkerTeam::run(const std::function<void(int)>& f, Duration deadline) {
     const std::vector<Rank> late = state_->at_work();
     state_->failure = {
         FailureKind::late, late,
-        fmt::format("{} of the team {} not through in time", to_string(late), late.size() == 1 ? "was" : "were")};
+        fmt::format("worker{} {} not through in time", late.size() == 1 ? "" : "s",
+                    fmt::format("{} {}", fmt::join(numbers_of(late), " and "), late.size() == 1 ? "was" : "were"))};
     throw PeerError(*state_->failure);
   }
   state_->piece = nullptr;

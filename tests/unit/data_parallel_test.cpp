@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <tutti/sync/data_parallel_trainer.hpp>
 
 #include "support/torch_nets.hpp"
 #include "support/usage_error.hpp"
@@ -434,6 +435,38 @@ TEST(DataParallel, UpdatesATiedWeightOnceWithTheGradientOfAllItsUses) {
           testing::expect_close(*net, *expected, 1e-9);
           EXPECT_EQ(net->encoder.data_ptr(), net->decoder.data_ptr());
         }
+      }
+    }
+  }
+}
+
+TEST(DataParallel, AFactoryComesWithGroupsOfParametersOrAnyOptimizer) {
+  const Batch batch = testing::draw_batch(9, 3);
+  auto expected = testing::make_net<Mlp>(torch::kFloat64);
+  const auto groups = [](Mlp& net) {
+    const std::vector<Tensor> all = net.parameters();
+    std::vector<torch::optim::OptimizerParamGroup> result;
+    result.emplace_back(std::vector<Tensor>{all[0]}, std::make_unique<torch::optim::SGDOptions>(0.5));
+    result.emplace_back(std::vector<Tensor>(all.begin() + 1, all.end()));
+    return std::make_shared<torch::optim::SGD>(std::move(result), torch::optim::SGDOptions(0.1));
+  };
+  DataParallel<Mlp> parallel([] { return testing::make_net<Mlp>(torch::kFloat64); }, groups, {.replicas = 3});
+  const auto optimizer = groups(*expected);
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_NEAR(parallel.step(batch, mse), large_step(*expected, *optimizer, batch, mse), 1e-12);
+    testing::expect_close(*parallel.module(), *expected, 1e-9);
+  }
+}
+
+TEST(Rows, AreThoseThatPartitionIndicesDealsOut) {
+  for (const std::int64_t rows : {0, 1, 2, 3, 7, 8, 9, 40}) {
+    for (const int shards : {1, 2, 3, 8}) {
+      const Tensor numbers = torch::arange(rows);
+      for (int shard = 0; shard < shards; ++shard) {
+        const Tensor mine = Rows::of_shard(rows, shards, shard).of(numbers);
+        std::vector<std::size_t> found;
+        for (std::int64_t i = 0; i < mine.size(0); ++i) found.push_back(mine[i].item<std::int64_t>());
+        EXPECT_EQ(found, partition_indices(static_cast<std::size_t>(rows), shards, shard)) << rows << ", " << shards;
       }
     }
   }

@@ -1,6 +1,8 @@
 // DistributedModule over ranks that are threads, against plain libtorch over the whole batch.
 #include <tutti/nn/distributed_module.hpp>
 
+#include <functional>
+#include <limits>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include <tutti/collective/run_ranks.hpp>
 #include <tutti/nn/data_parallel.hpp>
 #include <tutti/nn/synced_module.hpp>
+#include <tutti/sync/collective_gradient_sync.hpp>
 #include <tutti/sync/threaded_gradient_sync.hpp>
 
 namespace tutti {
@@ -66,8 +69,7 @@ torch::Tensor loss_of(NetImpl& net, const Batch& rows) {
 
 Batch rows_of(const Batch& batch, Rank rank, int ranks) {
   const std::int64_t rows = row_count(batch);
-  const Rows mine{.first = rank.value, .stride = ranks, .count = (rows - rank.value + ranks - 1) / ranks};
-  return slice_rows(batch, mine);
+  return slice_rows(batch, Rows::of_shard(rows, ranks, rank.value));
 }
 
 std::vector<torch::Tensor> values_of(torch::nn::Module& module) {
@@ -476,6 +478,348 @@ std::vector<torch::Tensor> trained_with(GradientSync& sync, int worker, int work
     optimizer.step();
   }
   return values_of(*net);
+}
+
+// --- rounds that fail ---
+
+// What a rank's call threw; nothing where it went well.
+template <typename F>
+std::string thrown_by(F f) {
+  try {
+    f();
+  } catch (const PeerError& error) {
+    return std::string("PeerError: ") + error.what();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+double closure_loss(DistributedModule& model, NetImpl& net, const Batch& batch, const std::function<void()>& before) {
+  return model.backward(batch, [&](const Batch& rows) {
+    before();
+    return loss_of(net, rows);
+  });
+}
+
+// In every way that a batch can be computed, one rank's closure throws: all hear who, buffers and compressors are as
+// before, and the next round works.
+TEST(DistributedModule, AClosureThatThrowsOnOneRankIsHeardOfInEveryWayToCompute) {
+  const std::vector<DistributedOptions> ways{{},
+                                             {.logical_shards = 3},
+                                             {.logical_shards = 8},
+                                             {.sync_batch_norm = true},
+                                             {.compression = TopK{0.1}},
+                                             {.buffers = Buffers::averaged},
+                                             {.buffers = Buffers::per_shard}};
+  for (std::size_t way = 0; way < ways.size(); ++way) {
+    for (const int thrower : {0, 2}) {
+      SCOPED_TRACE(fmt::format("way {}, rank {} throws", way, thrower));
+      run_ranks(3, [&](Communicator& world) {
+        Net net = make_net();
+        net->uses_norm = true;
+        DistributedModule model(net.ptr(), std::move(world), ways[way]);
+        const Batch batch = make_batch(24, 3);
+        closure_loss(model, *net, batch, [] {});
+        const std::vector<torch::Tensor> before = values_of(*net);
+        const bool is_thrower = model.rank() == Rank{thrower};
+        const std::string thrown = thrown_by([&] {
+          closure_loss(model, *net, batch, [&] {
+            if (is_thrower) throw std::runtime_error("boom");
+          });
+        });
+        EXPECT_THAT(thrown, is_thrower ? HasSubstr("boom") : HasSubstr("PeerError")) << to_string(model.rank());
+        if (!is_thrower && !ways[way].sync_batch_norm) {
+          EXPECT_THAT(thrown, HasSubstr(fmt::format("the backward pass failed on rank {}", thrower)));
+        }
+        expect_same(values_of(*net), before, "after the failed round");
+        closure_loss(model, *net, batch, [] {});
+        EXPECT_TRUE(torch::isfinite(net->first->weight.grad()).all().item<bool>());
+      });
+    }
+  }
+}
+
+TEST(DistributedModule, ARefusedGradientLeavesBuffersAndRemainsAsTheyWere) {
+  for (const Buffers mode : {Buffers::follow_first, Buffers::averaged}) {
+    for (const Compression& compression : {Compression(NoCompression{}), Compression(TopK{0.2})}) {
+      run_ranks(2, [&](Communicator& world) {
+        Net net = make_net();
+        net->uses_norm = true;
+        DistributedModule model(net.ptr(), std::move(world), {.compression = compression, .buffers = mode});
+        const Batch good = make_batch(6, static_cast<std::uint64_t>(model.rank().value));
+        model.backward(loss_of(*net, good));
+        const std::vector<torch::Tensor> before = values_of(*net);
+        const CompressionTally tally = model.compression_tally();
+        Batch bad = make_batch(6, 9);
+        if (model.rank() == Rank{0}) std::get<0>(bad)[2][1] = std::numeric_limits<double>::quiet_NaN();
+        net->zero_grad(true);
+        EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, bad)); }), HasSubstr("is not finite"));
+        expect_same(values_of(*net), before, "after the refused gradient");
+        EXPECT_EQ(model.compression_tally().gradients, tally.gradients);
+        model.backward(loss_of(*net, good));
+        EXPECT_TRUE(torch::isfinite(net->norm->running_mean).all().item<bool>());
+      });
+    }
+  }
+}
+
+TEST(DistributedModule, ALossThatCannotBeIsToldToTheOthers) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    const bool is_wrong = model.rank() == Rank{1};
+    const torch::Tensor loss = loss_of(*net, make_batch(4, 1));
+    EXPECT_THAT(thrown_by([&] { model.backward(is_wrong ? loss.detach() : loss); }),
+                is_wrong ? HasSubstr("does not depend on any parameter") : HasSubstr("failed on rank 1"));
+    const double weight = is_wrong ? std::numeric_limits<double>::quiet_NaN() : 1;
+    EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1)), weight); }),
+                is_wrong ? HasSubstr("expected a weight") : HasSubstr("failed on rank 1"));
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    EXPECT_TRUE(net->first->weight.grad().defined());
+  });
+}
+
+TEST(DistributedModule, ABareBackwardThatThrowsIsHeardOfWithTheNextRound) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    net->zero_grad(true);
+    // After the last layer's gradient is there.
+    const bool throws = model.rank() == Rank{1};
+    torch::Tensor input = std::get<0>(make_batch(4, 1)).requires_grad_();
+    torch::Tensor hidden = torch::relu(net->first(input));
+    if (throws) hidden.register_hook([](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("boom"); });
+    const torch::Tensor loss = net->second(hidden).sum();
+    EXPECT_THAT(thrown_by([&] {
+                  loss.backward();
+                  if (throws) ADD_FAILURE() << "nothing was thrown";
+                }),
+                throws ? HasSubstr("boom") : HasSubstr("failed on rank 1"));
+    net->zero_grad(true);
+    Net alone = make_net();
+    loss_of(*alone, make_batch(4, 2)).backward();
+    loss_of(*net, make_batch(4, 2)).backward();
+    EXPECT_LE((net->first->weight.grad() - alone->first->weight.grad()).abs().max().item<double>(), 1e-12);
+    EXPECT_LE((net->second->weight.grad() - alone->second->weight.grad()).abs().max().item<double>(), 1e-12);
+  });
+}
+
+TEST(DistributedModule, AHookThatThrowsBreaksTheWorldForAllAtOnce) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    const bool throws = world.rank() == Rank{1};
+    int calls = 0;
+    DistributedModule model(net.ptr(), std::move(world),
+                            {.bucket_size = Bytes{1},
+                             .first_bucket_size = Bytes{1},
+                             .hook = [&](Communicator& its_world, GradientBuffers& bucket) {
+                               if (++calls == 3 && throws) throw std::runtime_error("boom");
+                               all_reduce(its_world, bucket.all(), {.op = ReduceOp::mean});
+                             }});
+    EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1))); }),
+                throws ? HasSubstr("boom") : HasSubstr("PeerError"));
+    EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1))); }), HasSubstr("PeerError"));
+    model.rebuild(std::vector{Rank{0}, Rank{1}});
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    EXPECT_TRUE(net->first->weight.grad().defined());
+  });
+}
+
+TEST(DistributedModule, OptionsThatDifferAreRefusedOnAllRanks) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedOptions options;
+    options.refuse_nan = world.rank() == Rank{0};
+    EXPECT_THAT(thrown_by([&] { DistributedModule(net.ptr(), std::move(world), options); }),
+                HasSubstr("the option 'refuse_nan' is true on rank 0 and false on rank 1"));
+  });
+}
+
+TEST(DistributedModule, WhatNeedsTheClosureIsRefusedWithoutIt) {
+  for (const auto& [options, name] : {std::pair(DistributedOptions{.sync_batch_norm = true}, "sync_batch_norm"),
+                                      std::pair(DistributedOptions{.autocast = true}, "autocast"),
+                                      std::pair(DistributedOptions{.buffers = Buffers::per_shard}, "buffers")}) {
+    run_ranks(2, [&, its = options, its_name = name](Communicator& world) {
+      Net net = make_net();
+      DistributedModule model(net.ptr(), std::move(world), its);
+      EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1))); }), HasSubstr(its_name));
+    });
+  }
+}
+
+// --- what rounds must not lose ---
+
+TEST(DistributedModule, NoSyncKeepsGradientsThatTheLastPassDoesNotHave) {
+  // Rows of two passes; the second one uses only the last layer, or counts for nothing.
+  for (const bool last_counts : {true, false}) {
+    run_ranks(2, [&](Communicator& world) {
+      Net net = make_net();
+      DistributedModule model(net.ptr(), std::move(world));
+      const auto seed = static_cast<std::uint64_t>(model.rank().value);
+      {
+        const auto unsynced = model.no_sync();
+        model.backward(loss_of(*net, make_batch(4, seed)), 4);
+      }
+      const torch::Tensor features = torch::ones({2, 16}, torch::kFloat64);
+      model.backward(net->second(features).pow(2).mean(), last_counts ? 2 : 0);
+
+      Net whole = make_net();
+      double weight = 0;
+      torch::Tensor sum = torch::zeros({}, torch::kFloat64);
+      for (const std::uint64_t rank : {0, 1}) {
+        sum = sum + 4 * loss_of(*whole, make_batch(4, rank));
+        if (last_counts) sum = sum + 2 * whole->second(features).pow(2).mean();
+        weight += last_counts ? 6 : 4;
+      }
+      (sum / weight).backward();
+      EXPECT_NEAR(model.report().loss, (sum / weight).item<double>(), 1e-12);
+      EXPECT_LE((net->first->weight.grad() - whole->first->weight.grad()).abs().max().item<double>(), 1e-12);
+      EXPECT_LE((net->second->weight.grad() - whole->second->weight.grad()).abs().max().item<double>(), 1e-12);
+    });
+  }
+}
+
+TEST(DistributedModule, AnOptimizersStateIsSharedWhereTrainingGoesOnAfterJoining) {
+  std::mutex mutex;
+  std::vector<std::vector<torch::Tensor>> values(3);
+  run_ranks(3, [&](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+    const auto me = static_cast<std::size_t>(model.rank().value);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (std::size_t step = 0; step <= 2 * me; ++step) {
+        net->zero_grad(true);
+        model.backward(loss_of(*net, make_batch(4, step)));
+        model.step(optimizer);
+      }
+      model.join(&optimizer);
+    }
+    // One more that all take.
+    net->zero_grad(true);
+    model.backward(loss_of(*net, make_batch(4, 7)));
+    model.step(optimizer);
+    const std::lock_guard lock(mutex);
+    values[me] = values_of(*net);
+  });
+  expect_same(values[1], values[0], "rank 1");
+  expect_same(values[2], values[0], "rank 2");
+}
+
+TEST(DistributedModule, ARankJoinsWhileTheOthersComputeLogicalShards) {
+  run_ranks(3, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world), {.logical_shards = 4});
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    for (int step = 0; step < (model.rank() == Rank{1} ? 1 : 3); ++step) {
+      closure_loss(model, *net, make_batch(8, static_cast<std::uint64_t>(step)), [] {});
+      model.step(optimizer);
+    }
+    model.join(&optimizer);
+    for (const torch::Tensor& parameter : net->parameters()) {
+      torch::Tensor all = parameter.detach().clone();
+      all_reduce(model.world(), Array(all.data_ptr(), static_cast<std::size_t>(all.numel()), DataType::float64),
+                 {.op = ReduceOp::max});
+      EXPECT_TRUE(torch::equal(all, parameter));
+    }
+  });
+}
+
+TEST(DistributedModule, ClipsTheNormOfTheWholeGradientAsDataParallelDoes) {
+  const Batch batch = make_batch(16, 5);
+  for (const double clip : {0.05, 100.0}) {
+    Net replicated = make_net();
+    DataParallel parallel(replicated, torch::optim::SGDOptions(0.1),
+                          {.replicas = 2, .logical_shards = 4, .clip_norm = clip});
+    parallel.step(batch, [](NetImpl& net, const Batch& rows) { return loss_of(net, rows); });
+    for (const int ranks : {1, 2, 3}) {
+      run_ranks(ranks, [&](Communicator& world) {
+        Net net = make_net();
+        DistributedModule model(net.ptr(), std::move(world), {.logical_shards = 4, .clip_norm = clip});
+        torch::optim::SGD optimizer(net->parameters(), 0.1);
+        closure_loss(model, *net, batch, [] {});
+        model.step(optimizer);
+        EXPECT_EQ(model.report().gradient_norm, parallel.report().gradient_norm);
+        expect_same(values_of(*net), values_of(*replicated), fmt::format("{} ranks, clip {}", ranks, clip));
+      });
+    }
+  }
+}
+
+TEST(DistributedModule, AutocastAndSyncedBatchNormEqualTheLargeBatch) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    net->uses_norm = true;
+    Net whole = make_net();
+    whole->uses_norm = true;
+    const Batch batch = make_batch(10, 4);
+    const torch::Tensor loss = loss_of(*whole, batch);
+    loss.backward();
+    DistributedModule model(net.ptr(), std::move(world), {.sync_batch_norm = true});
+    EXPECT_NEAR(closure_loss(model, *net, batch, [] {}), loss.item<double>(), 1e-12);
+    EXPECT_LE((net->first->weight.grad() - whole->first->weight.grad()).abs().max().item<double>(), 1e-12);
+    EXPECT_LE((net->norm->running_var - whole->norm->running_var).abs().max().item<double>(), 1e-12);
+  });
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    net->to(torch::kFloat32);
+    DistributedModule model(net.ptr(), std::move(world), {.autocast = true});
+    const Batch batch{std::get<0>(make_batch(10, 4)).to(torch::kFloat32), std::get<1>(make_batch(10, 4))};
+    c10::ScalarType seen = torch::kFloat32;
+    model.backward(batch, [&](const Batch& rows) {
+      const torch::Tensor hidden = net->first(std::get<0>(rows));
+      seen = hidden.scalar_type();
+      return torch::nn::functional::cross_entropy(net->second(torch::relu(hidden)).to(torch::kFloat32),
+                                                  std::get<1>(rows));
+    });
+    EXPECT_EQ(seen, torch::kBFloat16);
+    EXPECT_EQ(net->first->weight.grad().scalar_type(), torch::kFloat32);
+  });
+}
+
+TEST(DistributedModule, AStateThatIsNotItsParametersIsRefusedBeforeAnythingIsWritten) {
+  run_ranks(1, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    auto state = std::make_unique<torch::optim::SGDParamState>();
+    state->momentum_buffer(torch::zeros({2}, torch::kFloat64));
+    optimizer.state()[c10::guts::to_string(net->second->bias.unsafeGetTensorImpl())] = std::move(state);
+    const std::vector<torch::Tensor> before = values_of(*net);
+    EXPECT_THAT(thrown_by([&] { model.step(optimizer); }),
+                HasSubstr("the optimizer's state is not that of its parameter"));
+    expect_same(values_of(*net), before, "after the refused step");
+
+    torch::nn::Linear half(2, 2);
+    half->to(torch::kBFloat16);
+    half->weight.mutable_grad() = torch::ones_like(half->weight);
+    torch::optim::SGD other(half->parameters(), 0.1);
+    EXPECT_THAT(thrown_by([&] { model.step(other); }), HasSubstr("BFloat16"));
+  });
+}
+
+TEST(SyncedModule, WeightsArriveAsTheyAreWhereGradientsAreCompressed) {
+  run_ranks(2, [](Communicator& world) {
+    const double weight = world.rank() == Rank{0} ? 40'000 : 20'001;
+    CollectiveGradientSync sync(std::move(world), {.compression = Float16{}});
+    Net net = make_net();
+    Net whole = make_net();
+    ((40'000 * loss_of(*whole, make_batch(4, 0)) + 20'001 * loss_of(*whole, make_batch(4, 1))) / 60'001).backward();
+    SyncedModule model(net.ptr(), sync);
+    model.backward(loss_of(*net, make_batch(4, static_cast<std::uint64_t>(sync.worker_id()))), weight);
+    const torch::Tensor difference = net->second->weight.grad() - whole->second->weight.grad();
+    EXPECT_LE(difference.norm().item<double>(), 0.01 * whole->second->weight.grad().norm().item<double>());
+  });
+}
+
+TEST(SyncedModule, RefusesParametersThatOnlyShareMemory) {
+  Net net = make_net();
+  net->norm->bias.set_data(net->norm->weight.detach());
+  LocalGradientSync sync;
+  EXPECT_THAT(thrown_by([&] { SyncedModule(net.ptr(), sync); }), HasSubstr("share memory, and not a tensor"));
 }
 
 TEST(SyncedModule, TrainsTheSameModelWithLocalThreadedAndCollectiveSync) {

@@ -2,6 +2,7 @@
 #include <tutti/sync/gradient_compressor.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <latch>
@@ -627,9 +628,94 @@ TEST(CompressedGradientSync, FailsForAllWhereWorkersNameDifferentCompressionsAnd
       EXPECT_EQ(error.kind(), FailureKind::disagreement) << error.what();
     }
     EXPECT_THAT(values, ElementsAre(10, 1));
-    EXPECT_THAT(remains_of<float>(different, "a"), ElementsAre(0, 0));
+    EXPECT_TRUE(different.state().remains.empty());
     same.mean(world, named);
     EXPECT_THAT(values, ElementsAre(10, 1));
+  });
+}
+
+// Whoever is wrong, in which round, and how: everybody hears of it, nothing changes, and the next round works.
+TEST(CompressedGradientSync, FailsForAllWhereAWorkerBringsSomethingElseAndGoesOn) {
+  for (const Compression& compression : {Compression(TopK{0.01}), Compression(TopK{0.5}), Compression(Float16{}),
+                                         Compression(BFloat16{}), Compression(PowerSgd{1})}) {
+    for (const int wrong_round : {0, 2}) {
+      for (const std::size_t wrong_length : {110, 130}) {
+        SCOPED_TRACE(to_string(compression) + ", round " + std::to_string(wrong_round));
+        run_ranks(3, [&](Communicator& world) {
+          const int me = world.rank().value;
+          CollectiveGradientSync sync(std::move(world), {.compression = compression});
+          for (int round = 0; round < 4; ++round) {
+            const bool is_wrong = round == wrong_round && me == 1;
+            std::vector<float> gradients(is_wrong ? wrong_length : 120, 1.0f);
+            if (round != wrong_round) {
+              sync.sync_gradients(gradients);
+              continue;
+            }
+            const CompressorState before = sync.compressor().state();
+            try {
+              sync.sync_gradients(gradients);
+              ADD_FAILURE() << "worker " << me << " heard nothing";
+            } catch (const PeerError& error) {
+              EXPECT_EQ(error.ranks(), std::vector{Rank{1}}) << error.what();
+            } catch (const UsageError& error) {
+              EXPECT_EQ(me, 1) << error.what();
+            }
+            EXPECT_EQ(sync.compressor().state(), before);
+            EXPECT_THAT(gradients, Each(1.0f));
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(CompressedGradientSync, TellsTheOthersOfAnArrayThatCannotBeCompressed) {
+  run_ranks(2, [](Communicator& world) {
+    const bool is_wrong = world.rank() == Rank{1};
+    CollectiveGradientSync sync(std::move(world), {.compression = Float16{}});
+    std::vector<float> gradients{1, 2};
+    std::vector<std::int32_t> whole_numbers{1, 2};
+    if (is_wrong) {
+      EXPECT_THROW(sync.sync_gradients(whole_numbers), UsageError);
+    } else {
+      EXPECT_THROW(sync.sync_gradients(gradients), PeerError);
+    }
+    sync.sync_gradients(gradients);
+    EXPECT_THAT(gradients, ElementsAre(1, 2));
+  });
+}
+
+TEST(CompressedGradientSync, NumbersThatMustArriveAsTheyAreDo) {
+  run_ranks(2, [](Communicator& world) {
+    const double mine = world.rank() == Rank{0} ? 40'001 : 1e9;
+    CollectiveGradientSync sync(std::move(world), {.compression = Float16{}});
+    std::vector<double> numbers{mine};
+    sync.sync_exactly(numbers);
+    EXPECT_EQ(numbers[0], (40'001 + 1e9) / 2);
+  });
+}
+
+TEST(GradientCompressor, WhatARoundLeavesOutCountsOnceItIsKept) {
+  run_ranks(2, [](Communicator& world) {
+    for (const Compression& compression : {Compression(TopK{0.5}), Compression(Float16{}), Compression(PowerSgd{1})}) {
+      SCOPED_TRACE(to_string(compression));
+      GradientCompressor compressor(compression);
+      GradientBuffers gradients({{"a", {2, 2}}});
+      const std::span values(reinterpret_cast<float*>(gradients.all().data()), 4);
+      const auto bring = [&] { std::ranges::copy(std::array{1.0001f, 2.5f, -3.3f, 4.7f}, values.begin()); };
+      bring();
+      compressor.exchange(world, gradients);
+      const std::vector<float> first(values.begin(), values.end());
+      compressor.forget();
+      EXPECT_TRUE(compressor.state().remains.empty());
+      EXPECT_EQ(compressor.tally().gradients, Bytes{0});
+      bring();
+      compressor.exchange(world, gradients);
+      EXPECT_TRUE(std::ranges::equal(values, first)) << "the round that was forgotten still shows";
+      compressor.keep();
+      EXPECT_EQ(compressor.state().remains.size(), 1u);
+      EXPECT_EQ(compressor.tally().gradients, Bytes{16});
+    }
   });
 }
 

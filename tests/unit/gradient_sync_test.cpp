@@ -3,9 +3,11 @@
 
 #include <latch>
 #include <optional>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tutti/base/random.hpp>
 
 #include "support/worlds.hpp"
 
@@ -175,6 +177,35 @@ TEST_P(GradientSyncOver, NoSyncWaitsForNobody) {
         if (sync.worker_id() == 1) expect_mean(sync, 2);
       },
       {.strategy = SyncStrategy::no_sync});
+}
+
+// Rounds with random delays, for the thread sanitizer above all: everybody gets the same, whatever travelled.
+TEST_P(GradientSyncOver, ManyRoundsWithRandomDelaysGiveAllTheSame) {
+  constexpr int kWorkers = 3;
+  constexpr int kRounds = 60;
+  for (const Compression& compression : compressions()) {
+    SCOPED_TRACE(to_string(compression));
+    std::vector<std::vector<std::vector<float>>> results(kWorkers);
+    run(kWorkers,
+        [&](CollectiveGradientSync& sync) {
+          const auto me = static_cast<std::uint64_t>(sync.worker_id());
+          GradientBuffers gradients({{"weight", {16, 9}}, {"bias", {5}}}, DataType::float32);
+          const Array all = gradients.all();
+          const std::span values(reinterpret_cast<float*>(all.data()), all.length());
+          for (std::uint64_t round = 0; round < kRounds; ++round) {
+            RandomStream draws({11, me, round});
+            for (float& value : values) value = static_cast<float>(draws.below(1000)) - 500;
+            if (draws.below(3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(draws.below(300)));
+            sync.sync_buffers(gradients);
+            results[me].emplace_back(values.begin(), values.end());
+          }
+        },
+        {.algorithm = Ring{}, .compression = compression});
+    for (const auto& its : results) {
+      ASSERT_EQ(its.size(), std::size_t{kRounds});
+      EXPECT_EQ(its, results.front());
+    }
+  }
 }
 
 TEST_P(GradientSyncOver, RefusesARootThatIsNoWorkerAndACommunicatorThatIsNone) {

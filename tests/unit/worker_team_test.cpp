@@ -100,7 +100,7 @@ TEST(WorkerTeam, NamesWhoIsLateInThisCallAndInEveryLaterOne) {
       } catch (const PeerError& error) {
         EXPECT_EQ(error.kind(), FailureKind::late);
         EXPECT_THAT(error.ranks(), ElementsAre(Rank{1}, Rank{3}));
-        EXPECT_STREQ(error.what(), "ranks 1 and 3 of the team were not through in time");
+        EXPECT_STREQ(error.what(), "workers 1 and 3 were not through in time");
       }
     };
     expect_late([released, ended](int worker) {

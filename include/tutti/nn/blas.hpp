@@ -5,8 +5,8 @@
 //
 // - OpenBLAS with several threads lets calls from several replicas wait for each other: it gets one thread.
 // - OpenBLAS takes CPUs that are newer than it for old ones, and runs kernels that are three to six times as slow: it
-// gets
-//   those of the widest instructions that the CPU has. OPENBLAS_CORETYPE in the environment comes before that.
+//   gets those of the widest instructions that the CPU has. OPENBLAS_CORETYPE in the environment comes before that;
+//   where OpenBLAS cannot change its kernels any more, the line says what to set it to.
 #pragma once
 
 #include <string>
@@ -14,10 +14,11 @@
 namespace tutti {
 
 struct BlasSetup {
-  std::string library = {};        // "OpenBLAS 0.3.21"; empty where it is none that tutti knows
-  std::string found_kernels = {};  // what it had chosen
-  std::string kernels = {};        // what it runs now
-  int threads = 0;                 // 0 where it cannot be told
+  std::string library = {};         // "OpenBLAS 0.3.21"; empty where it is none that tutti knows
+  std::string found_kernels = {};   // what it had chosen
+  std::string kernels = {};         // what it runs now
+  std::string better_kernels = {};  // for this CPU, where it runs others and cannot change them
+  int threads = 0;                  // 0 where it cannot be told
 
   std::string line() const;
 };

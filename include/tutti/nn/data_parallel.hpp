@@ -2,9 +2,11 @@
 //
 //   auto net = std::make_shared<Net>();
 //   tutti::DataParallel parallel(net, torch::optim::SGDOptions(0.1), {.replicas = 2});
-//   for (auto& batch : *loader)
-//     loss = parallel.step(batch, [](Net& net, auto& rows) { return cross_entropy(net.forward(rows.data), rows.target);
+//   for (auto& batch : *loader) {
+//     loss = parallel.step(batch, [](Net& net, auto& rows) {
+//       return cross_entropy(net.forward(rows.data), rows.target);
 //     });
+//   }
 //
 // A step gives every replica its rows, runs forward and backward on all of them at once, and updates the parameters
 // with the gradient of the whole batch. Parameters and the optimizer's state exist once, in `net` and in optimizer():
@@ -142,6 +144,12 @@ class DataParallel {
                 detail::make_optimizer({torch::optim::OptimizerParamGroup(detail::parameters_to_train(net_.get()))},
                                        optimizer),
                 options) {}
+
+  // The same with groups of parameters, or any optimizer: make_optimizer(Net&) makes it for the first replica.
+  template <detail::MakerOf<Net> Factory, typename MakeOptimizer>
+  requires std::is_invocable_r_v<std::shared_ptr<torch::optim::Optimizer>, MakeOptimizer&, Net&> DataParallel(
+      Factory factory, MakeOptimizer make_optimizer, const DataParallelOptions& options = {})
+      : net_(factory()), engine_(net_, factory, net_ ? make_optimizer(*net_) : nullptr, options) {}
 
   // The loss of the batch, the mean over its rows by weight, before the update.
   template <typename Batch, typename Closure>

@@ -6,8 +6,8 @@
 //     torch::optim::SGD optimizer(net->parameters(), 0.1);
 //     for (auto& batch : *my_share) {
 //       net->zero_grad(true);
-//       model.backward(cross_entropy(net->forward(batch.data), batch.target));      // gradients: the mean over all
-//       ranks optimizer.step();
+//       model.backward(cross_entropy(net->forward(batch.data), batch.target));     // the mean over all ranks
+//       optimizer.step();
 //     }
 //     model.join();                                                       // until those who have more batches are done
 //   });
@@ -69,6 +69,7 @@ struct DistributedOptions {
   int logical_shards = 0;
   std::optional<Buffers> buffers = {};  // per_shard with logical shards, otherwise follow_first
   bool sync_batch_norm = false;         // in `backward(batch, closure)`: statistics over all ranks
+  double clip_norm = 0;                 // the largest norm of the whole gradient; 0 is none
   bool refuse_nan = true;  // a mean that is not finite is an error on all ranks; gradients are undefined then
   bool autocast = false;   // in `backward(batch, closure)`
   std::uint64_t seed = 0;  // of what `backward(batch, closure)` draws
@@ -78,6 +79,7 @@ struct DistributedOptions {
 struct RoundReport {
   double loss = 0;                       // the mean over all ranks, by weight; 0 after a bare loss.backward()
   double weight = 0;                     // of all ranks together
+  double gradient_norm = 0;              // with clip_norm: before it was clipped
   std::vector<std::string> unused = {};  // parameters that no rank's loss depended on; their gradients are undefined
 };
 
@@ -96,8 +98,7 @@ class DistributedModule {
   void backward(const torch::Tensor& loss, std::optional<double> weight = {});
 
   // The same for a batch that all ranks bring whole: each computes the loss of its rows, closure(rows), with draws and
-  // buffers of its logical shards. Gradients of before do not
-  // count. Returns the loss of the whole batch.
+  // buffers of its logical shards. Gradients of before do not count. Returns the loss of the whole batch.
   template <typename Batch, typename Closure>
   requires(!std::is_arithmetic_v<std::remove_cvref_t<Closure>>) double backward(const Batch& batch, Closure&& closure) {
     return backward_rows(row_count(batch), [&](const Rows& rows) -> WeightedLoss {
@@ -125,10 +126,14 @@ class DistributedModule {
 
   // This rank has no more batches: it takes part with nothing until no rank has any, and then has the parameters and
   // buffers of one that went on to the last.
-  void join();
+  //
+  // With the optimizer given on all ranks, all have that one's state of it as well: where it has momentum and training
+  // goes on, they need it. A round that fails for another rank's sake throws here, too; call it again then.
+  void join(torch::optim::Optimizer* optimizer = nullptr);
 
-  // After a PeerError: goes on with those left, which all name the same ranks; they get the first one's parameters.
-  void rebuild(std::span<const Rank> survivors);
+  // After a PeerError: goes on with those left, which all name the same ranks; they get the first one's parameters, and
+  // its state of the optimizer where that is given.
+  void rebuild(std::span<const Rank> survivors, torch::optim::Optimizer* optimizer = nullptr);
 
   Rank rank() const;
   int size() const;

@@ -4,7 +4,8 @@
 //
 //   struct Pairs { torch::Tensor left, right; };
 //   std::int64_t row_count(const Pairs& batch) { return batch.left.size(0); }
-//   Pairs slice_rows(const Pairs& batch, const tutti::Rows& rows) { return {rows.of(batch.left), rows.of(batch.right)};
+//   Pairs slice_rows(const Pairs& batch, const tutti::Rows& rows) {
+//     return {rows.of(batch.left), rows.of(batch.right)};
 //   }
 #pragma once
 
@@ -23,6 +24,9 @@ struct Rows {
   std::int64_t first = 0;
   std::int64_t stride = 1;
   std::int64_t count = 0;
+
+  // What one of so many shards gets of so many rows.
+  static Rows of_shard(std::int64_t rows, int shards, int shard);
 
   // Those rows of a tensor: a view.
   at::Tensor of(const at::Tensor& tensor) const;

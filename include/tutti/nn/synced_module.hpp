@@ -5,8 +5,8 @@
 //     torch::optim::SGD optimizer(net->parameters(), 0.1);
 //     for (auto& batch : *my_share) {
 //       net->zero_grad(true);
-//       model.backward(cross_entropy(net->forward(batch.data), batch.target));     // gradients: the mean over all
-//       workers optimizer.step();
+//       model.backward(cross_entropy(net->forward(batch.data), batch.target));     // the mean over all workers
+//       optimizer.step();
 //     }
 //   }
 //

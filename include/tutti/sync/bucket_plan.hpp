@@ -1,7 +1,6 @@
 // Which gradients are sent together.
 //
-//   std::vector<std::vector<std::size_t>> buckets = plan_buckets(gradients, order, {.first = Bytes{1 << 20}, .size =
-//   ...});
+//   auto buckets = plan_buckets(gradients, order, {.first = Bytes{1 << 20}, .size = Bytes{4 << 20}});
 #pragma once
 
 #include <cstddef>

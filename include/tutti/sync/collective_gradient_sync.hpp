@@ -41,6 +41,7 @@ class CollectiveGradientSync final : public GradientSync {
 
   void sync_gradients(Array gradients) override;
   void sync_buffers(GradientBuffers& gradients) override;
+  void sync_exactly(Array numbers) override;
   bool is_distributed() const override { return num_workers() > 1; }
   // Who took part in the last round; before the first one, all.
   int num_workers() const override { return num_workers_; }

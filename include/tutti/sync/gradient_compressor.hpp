@@ -64,9 +64,18 @@ class GradientCompressor {
   // Throws a UsageError for a compression that cannot be.
   explicit GradientCompressor(const Compression& compression, const GradientCompressorOptions& options = {});
 
-  // All workers call it with equal pieces, and their gradients become the mean of what all sent. A UsageError names a
-  // piece that came before with another length or type.
+  // All workers call it with equal pieces, and their gradients become the mean of what all sent. PeerError disagreement
+  // on all of them where pieces differ, naming the workers; where a piece came before with another length or type, a
+  // UsageError names it, and the others hear of that. Then nothing has changed.
   void mean(Communicator& world, GradientBuffers& gradients);
+
+  // The same in two steps, for rounds that can still fail: what was left out counts once it is kept. A round brings
+  // each piece once.
+  void exchange(Communicator& world, GradientBuffers& gradients);
+  void keep();
+  void forget();
+  // Tells workers that are in exchange() that this one cannot take part.
+  static void refuse(Communicator& world);
 
   const Compression& compression() const { return compression_; }
   CompressionTally tally() const { return {compression_, gradient_bytes_, sent_bytes_}; }
@@ -91,25 +100,31 @@ class GradientCompressor {
 
   // Each returns the bytes that it sent.
   template <typename T>
-  std::size_t exchange(Communicator& world, GradientBuffers& gradients, const NoCompression&);
+  std::size_t exchange_as(Communicator& world, GradientBuffers& gradients, const NoCompression&);
   template <typename T>
-  std::size_t exchange(Communicator& world, GradientBuffers& gradients, const TopK& top_k);
+  std::size_t exchange_as(Communicator& world, GradientBuffers& gradients, const TopK& top_k);
   template <typename T>
-  std::size_t exchange(Communicator& world, GradientBuffers& gradients, const Float16&);
+  std::size_t exchange_as(Communicator& world, GradientBuffers& gradients, const Float16&);
   template <typename T>
-  std::size_t exchange(Communicator& world, GradientBuffers& gradients, const BFloat16&);
+  std::size_t exchange_as(Communicator& world, GradientBuffers& gradients, const BFloat16&);
   template <typename T>
-  std::size_t exchange(Communicator& world, GradientBuffers& gradients, const PowerSgd& power_sgd);
+  std::size_t exchange_as(Communicator& world, GradientBuffers& gradients, const PowerSgd& power_sgd);
   template <typename T>
   std::size_t exchange_halves(Communicator& world, GradientBuffers& gradients, DataType half);
 
   void all_reduce_mean(Communicator& world, Array array) const;
-  // By piece.
+  void refuse_other_pieces(const GradientBuffers& gradients) const;
+  // By piece: what remained from before, or zeros.
   template <typename T>
-  std::vector<std::vector<T>*> remains_of(const GradientBuffers& gradients);
+  std::vector<const std::vector<T>*> remains_of(const GradientBuffers& gradients);
   // Gradients and remains together.
   template <typename T>
-  std::span<T> whole(const GradientBuffers& gradients, const std::vector<std::vector<T>*>& remains);
+  std::span<T> whole(const GradientBuffers& gradients, const std::vector<const std::vector<T>*>& remains);
+  // What is left of a step is to become what remains. Where that is no finite number the gradient was none, and what
+  // remained from before still does.
+  template <typename T>
+  void stage(const GradientBuffers& gradients, std::span<const T> left,
+             const std::vector<const std::vector<T>*>& remains);
   // The factor that a piece begins with.
   template <typename T>
   void fill_factor(const std::string& name, std::span<T> q, std::size_t columns) const;
@@ -117,8 +132,12 @@ class GradientCompressor {
   Compression compression_;
   GradientCompressorOptions options_;
   CompressorState state_;
+  CompressorState staged_;  // what keep() makes of it
   Bytes gradient_bytes_;
   Bytes sent_bytes_;
+  Bytes staged_gradient_bytes_;
+  Bytes staged_sent_bytes_;
+  CompressorState::Values zeros_;
   Scratch whole_;
   Scratch sent_;
   Scratch received_;

@@ -25,6 +25,9 @@ class GradientSync {
   // The same for gradients that have names.
   virtual void sync_buffers(GradientBuffers& gradients) { sync_gradients(gradients.all()); }
 
+  // The same for numbers that must arrive as they are, however gradients travel.
+  virtual void sync_exactly(Array numbers) { sync_gradients(numbers); }
+
   virtual bool is_distributed() const { return false; }
   virtual int num_workers() const { return 1; }
 };
