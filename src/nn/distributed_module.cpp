@@ -64,7 +64,11 @@ struct DistributedModule::Inside {
     bool went_well = false;
   };
 
-  enum class Pass : std::uint8_t { went_well, threw };
+  enum class Pass : std::uint8_t {
+    went_well,
+    threw,
+    was_cut_off,  // in a batch norm over all ranks, by one that threw or has no more batches
+  };
 
   // What a rank does in a round, as the others hear of it first.
   enum class Part : std::uint8_t {
@@ -104,7 +108,10 @@ struct DistributedModule::Inside {
   void begin_round(std::vector<ShardLoss> its_losses, Part its_part);
   void begin_callers_pass();
   void end_abandoned_round();
-  void tell_others_that_it_threw(Part its_part);
+  // Rethrows: what this rank threw, or where that was only a consequence, who threw.
+  [[noreturn]] void fail_with_others(Part its_part, const std::exception_ptr& thrown);
+  void refuse_if_broken() const;
+  void close_round();
   std::vector<ShardLoss> only(const ShardLoss& mine) const {
     std::vector<ShardLoss> all(static_cast<std::size_t>(shards));
     all[static_cast<std::size_t>(world.rank().value)] = mine;
@@ -114,9 +121,11 @@ struct DistributedModule::Inside {
   void put_in_place(std::size_t index);
   void mark_ready(std::size_t index);
   void finish_round(Pass pass);
-  void fill_what_is_missing(Pass pass);
+  std::exception_ptr fill_what_is_missing(Pass pass);
+  void make_means();
   void refuse_what_came_out() const;
   double norm_of_gradients();
+  void keep_what_counts();
   void run_ready();
   void exchange_header();
   void exchange_bucket(std::size_t index);
@@ -134,6 +143,8 @@ struct DistributedModule::Inside {
   void tell(const BucketEvent& event) const {
     if (options.on_event) options.on_event(event);
   }
+  // The same while the others wait.
+  void tell_in_exchange(const BucketEvent& event);
   void serve();
 
   void take_part_with_nothing();
@@ -206,6 +217,7 @@ struct DistributedModule::Inside {
   double total_weight = 0;
   double factor = 1;  // that makes means of the buckets' contents
   bool is_of_shards = false;
+  bool has_tail = false;  // all ranks know how the round ends
   bool has_somebody_thrown = false;
   std::vector<bool> actives;
   Rank last_active{0};
@@ -327,7 +339,7 @@ void DistributedModule::Inside::begin_round(std::vector<ShardLoss> its_losses, P
   error = nullptr;
   has_error = false;
   not_finite.clear();
-  has_somebody_thrown = false;
+  has_tail = has_somebody_thrown = false;
   const std::lock_guard lock(state);
   ready_buckets = 0;
   is_open = true;
@@ -349,18 +361,51 @@ void DistributedModule::Inside::end_abandoned_round() {
   if (!is_open || !std::exchange(is_abandoned, false)) return;
   try {
     finish_round(Pass::threw);
-  } catch (const Error&) {
+  } catch (...) {
     // That this rank has failed, which its caller has heard already.
   }
 }
 
-void DistributedModule::Inside::tell_others_that_it_threw(Part its_part) {
-  if (norm_world) norm_world->cancel("a rank's pass failed");
+void DistributedModule::Inside::fail_with_others(Part its_part, const std::exception_ptr& thrown) {
+  bool is_consequence = false;
+  if (norm_world) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const PeerError&) {
+      is_consequence = norm_world->broken();
+    } catch (...) {
+    }
+    if (!is_consequence) norm_world->cancel("a rank's pass failed");
+  }
   try {
     if (!is_open) begin_round(only({}), its_part);
-    finish_round(Pass::threw);
-  } catch (const Error&) {
-    // That this rank has failed, which its caller hears from the very error.
+    finish_round(is_consequence ? Pass::was_cut_off : Pass::threw);
+  } catch (...) {
+    if (is_consequence && has_somebody_thrown) throw;
+  }
+  std::rethrow_exception(thrown);
+}
+
+// Buffers may be of a forward pass that comes to nothing.
+void DistributedModule::Inside::refuse_if_broken() const {
+  if (!broken) return;
+  buffers->undo(*module);
+  throw PeerError(*broken);
+}
+
+void DistributedModule::Inside::close_round() {
+  const std::lock_guard exchange_lock(exchanging);
+  const std::lock_guard lock(state);
+  is_open = false;
+  is_abandoned = false;
+}
+
+void DistributedModule::Inside::tell_in_exchange(const BucketEvent& event) {
+  try {
+    tell(event);
+  } catch (...) {
+    fail_for_all("what this rank is told to call in a round threw");
+    throw;
   }
 }
 
@@ -371,7 +416,7 @@ void DistributedModule::Inside::on_gradient(std::size_t index) {
   }
   if (is_open && is_abandoned) {
     // It takes all gradients away, and this one is of the pass that goes on.
-    const torch::Tensor gradient = parameters[index].variable.grad();
+    const torch::Tensor gradient = parameters[index].variable.grad().detach().clone();
     end_abandoned_round();
     parameters[index].variable.mutable_grad() = gradient;
   }
@@ -449,13 +494,8 @@ void DistributedModule::Inside::run_ready() {
     try {
       if (!has_header) exchange_header();
       exchange_bucket(next_bucket);
-    } catch (const Error&) {
-      error = std::current_exception();  // the others hear of it as well
-      has_error = true;
-      return;
     } catch (...) {
-      fail_for_all("what this rank is told to call in a round threw");
-      error = std::current_exception();
+      error = std::current_exception();  // the others hear of it as well
       has_error = true;
       return;
     }
@@ -504,17 +544,15 @@ void DistributedModule::Inside::exchange_header() {
 void DistributedModule::Inside::run_hook(GradientBucket& bucket) {
   try {
     options.hook(world, bucket.gradients);
-  } catch (const PeerError&) {
-    throw;
   } catch (...) {
-    fail_for_all("the communication hook threw");
+    if (!world.broken()) fail_for_all("the communication hook threw");
     throw;
   }
 }
 
 void DistributedModule::Inside::exchange_bucket(std::size_t index) {
   GradientBucket& bucket = buckets[index];
-  tell({.kind = BucketEvent::Kind::bucket_started, .bucket = index});
+  tell_in_exchange({.kind = BucketEvent::Kind::bucket_started, .bucket = index});
   const auto ranks = static_cast<double>(world.size());
   factor = 1 / total_weight;
   if (is_of_shards) {
@@ -531,10 +569,12 @@ void DistributedModule::Inside::exchange_bucket(std::size_t index) {
   } else {
     all_reduce(world, bucket.gradients.all(), {.algorithm = options.algorithm, .op = ReduceOp::sum});
   }
-  if (options.refuse_nan && not_finite.empty()) look_at(bucket);
   // With a norm to keep to, all are scaled once when it is known: the same bits as DataParallel's.
-  if (options.clip_norm == 0) scale(bucket, factor);
-  tell({.kind = BucketEvent::Kind::bucket_done, .bucket = index});
+  if (options.clip_norm == 0) {
+    scale(bucket, factor);
+    if (options.refuse_nan && not_finite.empty()) look_at(bucket);
+  }
+  tell_in_exchange({.kind = BucketEvent::Kind::bucket_done, .bucket = index});
 }
 
 void DistributedModule::Inside::scale(const GradientBucket& bucket, double by) {
@@ -556,21 +596,30 @@ void DistributedModule::Inside::look_at(const GradientBucket& bucket) {
 
 void DistributedModule::Inside::exchange_tail(Pass pass) {
   std::vector<std::int64_t> tail(static_cast<std::size_t>(world.size()) + parameters.size());
-  tail[static_cast<std::size_t>(world.rank().value)] = pass == Pass::threw ? 1 : 0;
+  tail[static_cast<std::size_t>(world.rank().value)] = static_cast<std::int64_t>(pass);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     tail[static_cast<std::size_t>(world.size()) + i] = parameters[i].is_used ? 1 : 0;
   all_reduce(world, tail);
+  has_tail = true;
   uses.assign(tail.begin() + world.size(), tail.end());
-  std::vector<Rank> ranks;
+  std::vector<Rank> threw;
+  std::vector<Rank> cut_off;
   for (Rank rank : all_ranks(world.size())) {
-    if (tail[static_cast<std::size_t>(rank.value)] != 0) ranks.push_back(rank);
+    const auto its = static_cast<Pass>(tail[static_cast<std::size_t>(rank.value)]);
+    if (its == Pass::threw) threw.push_back(rank);
+    if (its == Pass::was_cut_off) cut_off.push_back(rank);
   }
   if (!has_agreed_on_order) agree_on_order();
-  has_somebody_thrown = !ranks.empty();
+  has_somebody_thrown = !threw.empty();
   if (has_somebody_thrown) {
     throw PeerError(
-        {FailureKind::disagreement, ranks,
-         fmt::format("the backward pass failed on {}; the round is as if it had not been", to_string(ranks))});
+        {FailureKind::disagreement, threw,
+         fmt::format("the backward pass failed on {}; the round is as if it had not been", to_string(threw))});
+  }
+  if (!cut_off.empty()) {
+    throw PeerError(
+        {FailureKind::disagreement, cut_off,
+         fmt::format("{} waited in a batch norm over all ranks, and others have no more batches", to_string(cut_off))});
   }
 }
 
@@ -586,18 +635,38 @@ void DistributedModule::Inside::agree_on_order() {
   order.assign(its.begin(), its.end());
 }
 
-void DistributedModule::Inside::fill_what_is_missing(Pass pass) {
+// What it cannot take is returned; the round goes on without.
+std::exception_ptr DistributedModule::Inside::fill_what_is_missing(Pass pass) {
+  std::exception_ptr refused;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    Parameter& parameter = parameters[i];
+    const Parameter& parameter = parameters[i];
     if (parameter.is_ready) continue;
     const bool has_no_hook = !parameter.accumulator && parameter.variable.requires_grad();
     const bool counts = has_no_hook || has_unsynced;  // of this pass, or of one before that was not synchronised
+    bool is_in_place = false;
     if (pass == Pass::went_well && counts && parameter.variable.grad().defined()) {
-      put_in_place(i);
-    } else if (const Array array = buckets.place_of(i).array; array.bytes() > 0) {
-      std::memset(array.data(), 0, array.bytes());
+      try {
+        put_in_place(i);
+        is_in_place = true;
+      } catch (...) {
+        refused = std::current_exception();
+      }
     }
+    const Array array = buckets.place_of(i).array;
+    if (!is_in_place && array.bytes() > 0) std::memset(array.data(), 0, array.bytes());
     mark_ready(i);
+  }
+  return refused;
+}
+
+// Where the buckets hold sums yet.
+void DistributedModule::Inside::make_means() {
+  if (options.clip_norm == 0 || !(total_weight > 0)) return;
+  report.gradient_norm = norm_of_gradients() * factor;
+  if (report.gradient_norm > options.clip_norm) factor *= options.clip_norm / (report.gradient_norm + 1e-6);
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    scale(buckets[b], factor);
+    if (options.refuse_nan && not_finite.empty()) look_at(buckets[b]);
   }
 }
 
@@ -627,7 +696,8 @@ double DistributedModule::Inside::norm_of_gradients() {
 
 void DistributedModule::Inside::finish_round(Pass pass) {
   const bool reorders = !has_agreed_on_order;
-  fill_what_is_missing(pass);
+  const std::exception_ptr refused = fill_what_is_missing(pass);
+  if (refused) pass = Pass::threw;
   run_ready();
   std::exception_ptr failure;
   {
@@ -636,6 +706,7 @@ void DistributedModule::Inside::finish_round(Pass pass) {
       if (error) std::rethrow_exception(error);
       if (!has_header) exchange_header();  // a module without parameters that are trained
       exchange_tail(pass);
+      make_means();
       refuse_what_came_out();
       buffers->finish(*module, world);
     } catch (const PeerError& peer) {
@@ -657,18 +728,21 @@ void DistributedModule::Inside::finish_round(Pass pass) {
     if (compressor) compressor->forget();
     if (reorders && has_agreed_on_order) lay_out_buckets();
     // Others may have waited in a batch norm for the one who threw.
-    if (norm_world && has_somebody_thrown) norm_world.emplace(world.split({}));
-    std::rethrow_exception(failure);
+    if (norm_world && has_tail) norm_world.emplace(world.split({}));
+    std::rethrow_exception(refused ? refused : failure);
   }
-  if (compressor) compressor->keep();
-  if (options.clip_norm > 0) {
-    report.gradient_norm = norm_of_gradients() * factor;
-    if (report.gradient_norm > options.clip_norm) factor *= options.clip_norm / (report.gradient_norm + 1e-6);
-    for (std::size_t b = 0; b < buckets.size(); ++b) scale(buckets[b], factor);
-  }
+  if (compressor) keep_what_counts();
   set_gradients();
   ++step_number;
   if (reorders) lay_out_buckets();
+}
+
+// What was sent of a gradient that nobody takes is still to come.
+void DistributedModule::Inside::keep_what_counts() {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (uses[i] == 0) compressor->forget(parameters[i].name);
+  }
+  compressor->keep();
 }
 
 void DistributedModule::Inside::set_gradients() {
@@ -686,8 +760,16 @@ void DistributedModule::Inside::set_gradients() {
 
 void DistributedModule::Inside::take_part_with_nothing() {
   end_abandoned_round();
+  refuse_if_broken();
+  // Those who still compute would wait for this rank in there.
+  if (norm_world) norm_world->cancel("a rank has no more batches, and batch norm over all ranks needs all of them");
   buffers->forget();
-  begin_round(only({}), Part::nothing);
+  if (has_unsynced) {
+    const double weight = unsynced_weight > 0 ? unsynced_weight : 1;
+    begin_round(only({.loss = unsynced_loss / weight, .weight = weight}), Part::own_loss);
+  } else {
+    begin_round(only({}), Part::nothing);
+  }
   finish_round(Pass::went_well);
 }
 
@@ -696,9 +778,7 @@ void DistributedModule::Inside::run_backward(Backward backward) {
   try {
     backward();
   } catch (...) {
-    const std::exception_ptr thrown = std::current_exception();
-    tell_others_that_it_threw(part);
-    std::rethrow_exception(thrown);
+    fail_with_others(part, std::current_exception());
   }
 }
 
@@ -721,9 +801,7 @@ double DistributedModule::Inside::backward_one_shard(std::int64_t rows,
       weighed = detail::weigh(*computed, shard, mine.count);
       buffers->keep(shard, *module);
     } catch (...) {
-      const std::exception_ptr thrown = std::current_exception();
-      tell_others_that_it_threw(closure_part());
-      std::rethrow_exception(thrown);
+      fail_with_others(closure_part(), std::current_exception());
     }
   }
   begin_round(only(weighed), closure_part());
@@ -750,6 +828,8 @@ double DistributedModule::Inside::backward_shards(std::int64_t rows,
       detail::discard_gradients(module_parameters);
       if (its_rows.count > 0) {
         const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = s});
+        std::optional<SyncBatchNorm> norm;
+        if (norm_world) norm.emplace(*norm_world);
         buffers->take(shard, *module);
         const WeightedLoss computed = [&] {
           const detail::Autocast autocast(options.autocast);
@@ -763,10 +843,8 @@ double DistributedModule::Inside::backward_shards(std::int64_t rows,
                its_losses[s].weight > 0 ? detail::take_gradients(module_parameters) : std::vector<torch::Tensor>());
     }
   } catch (...) {
-    const std::exception_ptr thrown = std::current_exception();
     --unsynced;
-    tell_others_that_it_threw(closure_part());
-    std::rethrow_exception(thrown);
+    fail_with_others(closure_part(), std::current_exception());
   }
   --unsynced;
   has_unsynced = false;
@@ -800,9 +878,7 @@ void DistributedModule::Inside::backward_own_loss(const torch::Tensor& loss, std
     weighted.emplace(loss, weight.value_or(1));
     weighed = detail::weigh(*weighted, world.rank().value, 1);
   } catch (...) {
-    const std::exception_ptr thrown = std::current_exception();
-    tell_others_that_it_threw(Part::own_loss);
-    std::rethrow_exception(thrown);
+    fail_with_others(Part::own_loss, std::current_exception());
   }
   keep_buffers();
   ShardLoss all{.loss = 0, .weight = weighed.weight + unsynced_weight};
@@ -824,23 +900,32 @@ DistributedModule::~DistributedModule() = default;
 
 void DistributedModule::backward(const torch::Tensor& loss, std::optional<double> weight) {
   inside_->end_abandoned_round();
+  inside_->refuse_if_broken();
   const detail::OneThread one_thread;
   if (inside_->unsynced > 0) return inside_->backward_unsynced(loss, weight);
   inside_->refuse_what_needs_the_closure();
   inside_->backward_own_loss(loss, weight);
 }
 
-double DistributedModule::backward_rows(std::int64_t rows, const std::function<WeightedLoss(const Rows&)>& loss) {
-  if (rows < 1) throw UsageError("a batch without rows has no loss");
-  if (inside_->unsynced > 0)
-    throw UsageError("no_sync: a batch that all ranks have is synchronised when it is computed");
-  if (inside_->options.sync_batch_norm && rows < inside_->shards) {
-    throw UsageError(fmt::format("sync_batch_norm: every rank needs a row, found {} rows for {} ranks", rows, size()));
-  }
-  inside_->end_abandoned_round();
+double DistributedModule::backward_rows(const std::function<std::int64_t()>& count,
+                                        const std::function<WeightedLoss(const Rows&)>& loss) {
+  Inside& in = *inside_;
+  if (in.unsynced > 0) throw UsageError("no_sync: a batch that all ranks have is synchronised when it is computed");
+  in.end_abandoned_round();
+  in.refuse_if_broken();
   const detail::OneThread one_thread;
-  return inside_->options.logical_shards > 0 ? inside_->backward_shards(rows, loss)
-                                             : inside_->backward_one_shard(rows, loss);
+  std::int64_t rows = 0;
+  try {
+    rows = count();
+    if (rows < 1) throw UsageError("a batch without rows has no loss");
+    if (in.options.sync_batch_norm && rows < in.shards) {
+      throw UsageError(
+          fmt::format("sync_batch_norm: every rank needs a row, found {} rows for {} ranks", rows, size()));
+    }
+  } catch (...) {
+    in.fail_with_others(in.closure_part(), std::current_exception());
+  }
+  return in.options.logical_shards > 0 ? in.backward_shards(rows, loss) : in.backward_one_shard(rows, loss);
 }
 
 void DistributedModule::step(torch::optim::Optimizer& optimizer) {
@@ -848,12 +933,16 @@ void DistributedModule::step(torch::optim::Optimizer& optimizer) {
   detail::step(optimizer);
 }
 
-void DistributedModule::count_unsynced(int change) { inside_->unsynced += change; }
+void DistributedModule::count_unsynced(int change) {
+  if (change > 0) inside_->end_abandoned_round();
+  inside_->unsynced += change;
+}
 
 void DistributedModule::join(torch::optim::Optimizer* optimizer) {
   do {
     inside_->take_part_with_nothing();
   } while (std::ranges::find(inside_->actives, true) != inside_->actives.end());
+  if (inside_->norm_world) inside_->norm_world.emplace(inside_->world.split({}));
   // All have seen the same rounds, so all know the same one.
   inside_->share_state(inside_->last_active, optimizer);
   inside_->buffers->begin(*inside_->module);
@@ -861,7 +950,9 @@ void DistributedModule::join(torch::optim::Optimizer* optimizer) {
 
 void DistributedModule::rebuild(std::span<const Rank> survivors, torch::optim::Optimizer* optimizer) {
   Inside& in = *inside_;
+  in.close_round();
   in.world = in.world.rebuild(survivors);
+  in.last_active = Rank{0};
   in.broken.reset();
   if (in.options.logical_shards == 0) in.shards = in.world.size();
   in.share_state(Rank{0}, optimizer);

@@ -20,6 +20,7 @@ NamedExchange::NamedExchange(const Replicas& replicas, const NamedExchangeOption
     names_.push_back(parameter.name());
     shapes.push_back({parameter.name(), parameter.tensor().sizes().vec()});
   }
+  is_taken_.resize(names_.size());
   for (std::unique_ptr<Transport>& transport : make_threads_world(static_cast<int>(replicas.size()))) {
     Seat& seat =
         seats_.emplace_back(Seat{Communicator(std::move(transport), CommunicatorOptions{.deadline = options.deadline}),
@@ -60,17 +61,24 @@ void NamedExchange::run(int worker) {
 
 void NamedExchange::keep() {
   for (Seat& seat : seats_) {
-    if (seat.compressor) seat.compressor->keep();
+    if (!seat.compressor) continue;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      if (!is_taken_[i]) seat.compressor->forget(names_[i]);
+    }
+    seat.compressor->keep();
   }
+  is_taken_.assign(names_.size(), false);
 }
 
 void NamedExchange::forget() {
   for (Seat& seat : seats_) {
     if (seat.compressor) seat.compressor->forget();
   }
+  is_taken_.assign(names_.size(), false);
 }
 
-void NamedExchange::take(std::size_t parameter, const torch::Tensor& sum, double weight) const {
+void NamedExchange::take(std::size_t parameter, const torch::Tensor& sum, double weight) {
+  is_taken_[parameter] = true;
   const Seat& first = seats_.front();
   const ConstArray array = first.gradients[parameter];
   std::memcpy(sum.data_ptr(), array.data(), array.bytes());

@@ -36,12 +36,13 @@ class NamedExchange {
   // A worker's gradients, the first part of each; zeros where there is none. Returns the name of the first that is not
   // finite, or nothing: a compression keeps what it leaves out, so nothing that is refused may get into run().
   std::string put(int worker, const ShardGradients& gradients, double weight);
-  // What a compression leaves out counts once the step is kept.
   void run(int worker);
+  // The sum over all replicas; `weight` as it was put.
+  void take(std::size_t parameter, const torch::Tensor& sum, double weight);
+  // At the end of a step: what a compression left out of parameters that were taken counts from now on, or nothing
+  // does.
   void keep();
   void forget();
-  // The sum over all replicas; `weight` as it was put.
-  void take(std::size_t parameter, const torch::Tensor& sum, double weight) const;
 
   // Over all replicas.
   CompressionTally tally() const;
@@ -55,6 +56,7 @@ class NamedExchange {
 
   NamedExchangeOptions options_;
   std::vector<std::string> names_;
+  std::vector<bool> is_taken_;
   std::vector<Seat> seats_;
 };
 

@@ -54,11 +54,10 @@ void SyncedModule::backward(const torch::Tensor& loss, std::optional<double> wei
     sync_.sync_exactly(mean_weight);
     if (!(mean_weight[0] > 0))
       throw UsageError("the losses of all workers weigh nothing together, so they have no mean");
-    sync_.sync_buffers(*gradients_);
+    // Before they travel: what a compression keeps for the next round is not weighed by the weights of this one.
     memory_.mul_(1 / mean_weight[0]);
-  } else {
-    sync_.sync_buffers(*gradients_);
   }
+  sync_.sync_buffers(*gradients_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].requires_grad()) parameters_[i].mutable_grad() = views_[i];
   }

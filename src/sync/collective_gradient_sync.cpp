@@ -40,7 +40,10 @@ void CollectiveGradientSync::sync_gradients(Array gradients) {
 }
 
 void CollectiveGradientSync::sync_exactly(Array numbers) {
-  run_round([&] { exchange(numbers); });
+  run_round([&] {
+    all_reduce(world_, numbers,
+               {.algorithm = options_.algorithm, .op = ReduceOp::mean, .reproducible = options_.reproducible});
+  });
 }
 
 void CollectiveGradientSync::sync_buffers(GradientBuffers& gradients) {

@@ -260,6 +260,11 @@ void GradientCompressor::keep() {
   forget();
 }
 
+void GradientCompressor::forget(const std::string& piece) {
+  staged_.remains.erase(piece);
+  staged_.factors.erase(piece);
+}
+
 void GradientCompressor::forget() {
   staged_ = {};
   staged_gradient_bytes_ = staged_sent_bytes_ = {};

@@ -509,6 +509,7 @@ TEST(DistributedModule, AClosureThatThrowsOnOneRankIsHeardOfInEveryWayToCompute)
                                              {.logical_shards = 3},
                                              {.logical_shards = 8},
                                              {.sync_batch_norm = true},
+                                             {.logical_shards = 3, .sync_batch_norm = true},
                                              {.compression = TopK{0.1}},
                                              {.buffers = Buffers::averaged},
                                              {.buffers = Buffers::per_shard}};
@@ -529,8 +530,8 @@ TEST(DistributedModule, AClosureThatThrowsOnOneRankIsHeardOfInEveryWayToCompute)
           });
         });
         EXPECT_THAT(thrown, is_thrower ? HasSubstr("boom") : HasSubstr("PeerError")) << to_string(model.rank());
-        if (!is_thrower && !ways[way].sync_batch_norm) {
-          EXPECT_THAT(thrown, HasSubstr(fmt::format("the backward pass failed on rank {}", thrower)));
+        if (!is_thrower) {
+          EXPECT_THAT(thrown, HasSubstr(fmt::format("the backward pass failed on rank {};", thrower)));
         }
         expect_same(values_of(*net), before, "after the failed round");
         closure_loss(model, *net, batch, [] {});
@@ -581,29 +582,30 @@ TEST(DistributedModule, ALossThatCannotBeIsToldToTheOthers) {
 }
 
 TEST(DistributedModule, ABareBackwardThatThrowsIsHeardOfWithTheNextRound) {
-  run_ranks(2, [](Communicator& world) {
-    Net net = make_net();
-    DistributedModule model(net.ptr(), std::move(world));
-    model.backward(loss_of(*net, make_batch(4, 1)));
-    net->zero_grad(true);
-    // After the last layer's gradient is there.
-    const bool throws = model.rank() == Rank{1};
-    torch::Tensor input = std::get<0>(make_batch(4, 1)).requires_grad_();
-    torch::Tensor hidden = torch::relu(net->first(input));
-    if (throws) hidden.register_hook([](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("boom"); });
-    const torch::Tensor loss = net->second(hidden).sum();
-    EXPECT_THAT(thrown_by([&] {
-                  loss.backward();
-                  if (throws) ADD_FAILURE() << "nothing was thrown";
-                }),
-                throws ? HasSubstr("boom") : HasSubstr("failed on rank 1"));
-    net->zero_grad(true);
-    Net alone = make_net();
-    loss_of(*alone, make_batch(4, 2)).backward();
-    loss_of(*net, make_batch(4, 2)).backward();
-    EXPECT_LE((net->first->weight.grad() - alone->first->weight.grad()).abs().max().item<double>(), 1e-12);
-    EXPECT_LE((net->second->weight.grad() - alone->second->weight.grad()).abs().max().item<double>(), 1e-12);
-  });
+  for (const bool sets_to_none : {true, false})
+    run_ranks(2, [&](Communicator& world) {
+      Net net = make_net();
+      DistributedModule model(net.ptr(), std::move(world));
+      model.backward(loss_of(*net, make_batch(4, 1)));
+      net->zero_grad(sets_to_none);
+      // After the last layer's gradient is there.
+      const bool throws = model.rank() == Rank{1};
+      torch::Tensor input = std::get<0>(make_batch(4, 1)).requires_grad_();
+      torch::Tensor hidden = torch::relu(net->first(input));
+      if (throws) hidden.register_hook([](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("boom"); });
+      const torch::Tensor loss = net->second(hidden).sum();
+      EXPECT_THAT(thrown_by([&] {
+                    loss.backward();
+                    if (throws) ADD_FAILURE() << "nothing was thrown";
+                  }),
+                  throws ? HasSubstr("boom") : HasSubstr("failed on rank 1"));
+      net->zero_grad(sets_to_none);
+      Net alone = make_net();
+      loss_of(*alone, make_batch(4, 2)).backward();
+      loss_of(*net, make_batch(4, 2)).backward();
+      EXPECT_LE((net->first->weight.grad() - alone->first->weight.grad()).abs().max().item<double>(), 1e-12);
+      EXPECT_LE((net->second->weight.grad() - alone->second->weight.grad()).abs().max().item<double>(), 1e-12);
+    });
 }
 
 TEST(DistributedModule, AHookThatThrowsBreaksTheWorldForAllAtOnce) {
@@ -621,8 +623,65 @@ TEST(DistributedModule, AHookThatThrowsBreaksTheWorldForAllAtOnce) {
     EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1))); }),
                 throws ? HasSubstr("boom") : HasSubstr("PeerError"));
     EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1))); }), HasSubstr("PeerError"));
+    net->zero_grad(true);
     model.rebuild(std::vector{Rank{0}, Rank{1}});
     model.backward(loss_of(*net, make_batch(4, 1)));
+    EXPECT_TRUE(net->first->weight.grad().defined());
+  });
+}
+
+TEST(DistributedModule, ABatchThatCannotBeIsToldToTheOthers) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    const bool is_wrong = model.rank() == Rank{1};
+    Batch batch = make_batch(4, 1);
+    if (is_wrong) std::get<1>(batch) = std::get<1>(batch).slice(0, 1);
+    EXPECT_THAT(thrown_by([&] { closure_loss(model, *net, batch, [] {}); }),
+                is_wrong ? HasSubstr("different numbers of rows") : HasSubstr("failed on rank 1"));
+    closure_loss(model, *net, make_batch(4, 1), [] {});
+  });
+}
+
+TEST(DistributedModule, ASparseGradientIsToldToTheOthersWheneverItIsFound) {
+  struct WordsImpl : torch::nn::Cloneable<WordsImpl> {
+    void reset() override {
+      words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
+      last = register_module("last", torch::nn::Linear(2, 1));
+    }
+    torch::nn::Embedding words{nullptr};
+    torch::nn::Linear last{nullptr};
+  };
+  run_ranks(2, [](Communicator& world) {
+    const auto net = std::make_shared<WordsImpl>();
+    net->reset();
+    DistributedModule model(net, std::move(world));
+    const bool is_wrong = model.rank() == Rank{1};
+    if (is_wrong) {
+      const auto unsynced = model.no_sync();
+      model.backward(net->last(net->words(torch::tensor({1, 2}))).sum());
+    }
+    EXPECT_THAT(thrown_by([&] {
+                  model.backward(net->last(torch::ones({1, 2})).sum());
+                }),
+                is_wrong ? HasSubstr("is sparse") : HasSubstr("failed on rank 1"));
+    net->zero_grad(true);
+    model.backward(net->last(torch::ones({1, 2})).sum());
+    EXPECT_THAT(model.report().unused, ElementsAre("words.weight"));
+  });
+}
+
+TEST(DistributedModule, AJoinDuringABatchNormOverAllRanksEndsItAtOnce) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    net->uses_norm = true;
+    DistributedModule model(net.ptr(), std::move(world), {.sync_batch_norm = true});
+    closure_loss(model, *net, make_batch(4, 1), [] {});
+    const std::string thrown = thrown_by(
+        [&] { model.rank() == Rank{0} ? model.join() : void(closure_loss(model, *net, make_batch(4, 1), [] {})); });
+    EXPECT_THAT(thrown, HasSubstr("no more batches"));
+    model.join();
+    closure_loss(model, *net, make_batch(4, 1), [] {});
     EXPECT_TRUE(net->first->weight.grad().defined());
   });
 }
@@ -679,6 +738,26 @@ TEST(DistributedModule, NoSyncKeepsGradientsThatTheLastPassDoesNotHave) {
       EXPECT_LE((net->second->weight.grad() - whole->second->weight.grad()).abs().max().item<double>(), 1e-12);
     });
   }
+}
+
+TEST(DistributedModule, WhatIsLeftOfNoSyncComesWithTheJoin) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    if (model.rank() == Rank{0}) {
+      {
+        const auto unsynced = model.no_sync();
+        model.backward(loss_of(*net, make_batch(4, 0)), 4);
+      }
+      model.join();
+      return;
+    }
+    model.backward(loss_of(*net, make_batch(2, 1)), 2);
+    Net whole = make_net();
+    ((4 * loss_of(*whole, make_batch(4, 0)) + 2 * loss_of(*whole, make_batch(2, 1))) / 6).backward();
+    EXPECT_LE((net->first->weight.grad() - whole->first->weight.grad()).abs().max().item<double>(), 1e-12);
+    model.join();
+  });
 }
 
 TEST(DistributedModule, AnOptimizersStateIsSharedWhereTrainingGoesOnAfterJoining) {

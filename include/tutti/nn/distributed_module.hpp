@@ -15,8 +15,9 @@
 // Gradients are exchanged in buckets, each while backward goes on, in one order on all ranks: that in which rank 0's
 // became ready in the first round. `loss.backward()` does the same as model.backward(loss).
 //
-// A round that fails throws on every rank. Where a rank's own backward threw, the others hear of it, and the next round
-// works. Where one is lost, later rounds say so at once, and `rebuild` goes on with those left.
+// A round that fails throws on every rank. Where a rank's own pass threw, the others hear of it (of a bare
+// `loss.backward()` with that rank's next call), buffers are as after the last round that went well, and the next one
+// works. Where a rank is lost, or its hook threw, later rounds say so at once, and `rebuild` goes on with those left.
 //
 // Threads: one at a time uses it, and the module. A thread of its own exchanges buckets.
 #pragma once
@@ -101,10 +102,11 @@ class DistributedModule {
   // buffers of its logical shards. Gradients of before do not count. Returns the loss of the whole batch.
   template <typename Batch, typename Closure>
   requires(!std::is_arithmetic_v<std::remove_cvref_t<Closure>>) double backward(const Batch& batch, Closure&& closure) {
-    return backward_rows(row_count(batch), [&](const Rows& rows) -> WeightedLoss {
-      auto mine = slice_rows(batch, rows);
-      return closure(mine);
-    });
+    return backward_rows([&] { return row_count(batch); },
+                         [&](const Rows& rows) -> WeightedLoss {
+                           auto mine = slice_rows(batch, rows);
+                           return closure(mine);
+                         });
   }
 
   // The optimizer's step, with tutti's kernels where they know it: the same bits as DataParallel's. torch's own
@@ -124,8 +126,8 @@ class DistributedModule {
   };
   NoSync no_sync() { return NoSync(*this); }
 
-  // This rank has no more batches: it takes part with nothing until no rank has any, and then has the parameters and
-  // buffers of one that went on to the last.
+  // This rank has no more batches: with what is left of passes under no_sync, and then with nothing, it takes part
+  // until no rank has any, and then has the parameters and buffers of one that went on to the last.
   //
   // With the optimizer given on all ranks, all have that one's state of it as well: where it has momentum and training
   // goes on, they need it. A round that fails for another rank's sake throws here, too; call it again then.
@@ -149,7 +151,8 @@ class DistributedModule {
  private:
   friend class NoSync;
   void count_unsynced(int change);
-  double backward_rows(std::int64_t rows, const std::function<WeightedLoss(const Rows&)>& loss);
+  double backward_rows(const std::function<std::int64_t()>& count,
+                       const std::function<WeightedLoss(const Rows&)>& loss);
 
   struct Inside;
   std::unique_ptr<Inside> inside_;

@@ -74,6 +74,7 @@ class GradientCompressor {
   void exchange(Communicator& world, GradientBuffers& gradients);
   void keep();
   void forget();
+  void forget(const std::string& piece);  // of this one alone: it goes on with what remained before
   // Tells workers that are in exchange() that this one cannot take part.
   static void refuse(Communicator& world);
 

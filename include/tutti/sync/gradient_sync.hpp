@@ -25,7 +25,8 @@ class GradientSync {
   // The same for gradients that have names.
   virtual void sync_buffers(GradientBuffers& gradients) { sync_gradients(gradients.all()); }
 
-  // The same for numbers that must arrive as they are, however gradients travel.
+  // A round with numbers that must arrive as they are, and on all workers, however gradients travel and whoever gets
+  // their mean.
   virtual void sync_exactly(Array numbers) { sync_gradients(numbers); }
 
   virtual bool is_distributed() const { return false; }

@@ -33,6 +33,7 @@ class ThreadedGradientSync final : public GradientSync {
 
   void sync_gradients(Array gradients) override { sync_.sync_gradients(gradients); }
   void sync_buffers(GradientBuffers& gradients) override { sync_.sync_buffers(gradients); }
+  void sync_exactly(Array numbers) override { sync_.sync_exactly(numbers); }
   bool is_distributed() const override { return sync_.is_distributed(); }
   int num_workers() const override { return sync_.num_workers(); }
   int worker_id() const { return sync_.worker_id(); }
