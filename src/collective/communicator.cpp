@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <tutti/base/error.hpp>
 #include <tutti/collective/collectives.hpp>
 
 #include "engine.hpp"
@@ -17,18 +18,23 @@ Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 Communicator::~Communicator() = default;
 
-Rank Communicator::rank() const { return engine_->transport().rank(); }
-int Communicator::size() const { return engine_->transport().size(); }
-WorldShape Communicator::shape() const { return engine_->shape(); }
-bool Communicator::broken() const { return engine_->transport().failure().has_value(); }
-std::optional<Failure> Communicator::failure() const { return engine_->transport().failure(); }
-Transport& Communicator::transport() { return engine_->transport(); }
-detail::CallEngine& Communicator::engine() { return *engine_; }
+detail::CallEngine& Communicator::checked() const {
+  if (!engine_) throw UsageError("the communicator was moved away");
+  return *engine_;
+}
+
+Rank Communicator::rank() const { return checked().transport().rank(); }
+int Communicator::size() const { return checked().transport().size(); }
+WorldShape Communicator::shape() const { return checked().shape(); }
+bool Communicator::broken() const { return checked().transport().failure().has_value(); }
+std::optional<Failure> Communicator::failure() const { return checked().transport().failure(); }
+Transport& Communicator::transport() { return checked().transport(); }
+detail::CallEngine& Communicator::engine() { return checked(); }
 
 void Communicator::cancel(std::string_view why) {
-  engine_->abort({FailureKind::cancelled,
-                  {rank()},
-                  fmt::format("{} cancelled: {}; the communicator is broken", to_string(rank()), why)});
+  checked().abort({FailureKind::cancelled,
+                   {rank()},
+                   fmt::format("{} cancelled: {}; the communicator is broken", to_string(rank()), why)});
 }
 
 Communicator Communicator::split(const SplitOptions& options) {
@@ -47,7 +53,8 @@ Communicator Communicator::split(const SplitOptions& options) {
 }
 
 Communicator Communicator::rebuild(std::span<const Rank> survivors) {
-  return Communicator(transport().regroup(survivors, Deadline::after(engine_->options().deadline)), engine_->options());
+  return Communicator(transport().regroup(survivors, Deadline::after(checked().options().deadline)),
+                      checked().options());
 }
 
 }  // namespace tutti

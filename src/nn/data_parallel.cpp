@@ -1,6 +1,7 @@
 #include <tutti/nn/data_parallel.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <exception>
 #include <numeric>
@@ -60,7 +61,12 @@ void refuse_unless_possible(const DataParallelOptions& options) {
   if (options.accumulate < 1) refuse("accumulate", "at least 1 step", options.accumulate);
   if (!(options.clip_norm >= 0) || !std::isfinite(options.clip_norm))
     refuse("clip_norm", "a number from 0 on", options.clip_norm);
+  if (options.deadline <= Duration::zero()) throw UsageError("deadline: expected more than no time");
   validate(options.algorithm);
+  if (is_of_engine(options.algorithm)) {
+    throw UsageError(
+        fmt::format("algorithm: {} is for processes, and replicas are threads of one", to_string(options.algorithm)));
+  }
   validate(options.compression);
 }
 
@@ -85,6 +91,7 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
   ShardLoss run_shard(std::size_t worker, int shard, const Rows& rows, const ReplicaLoss& loss);
   StepReport weigh();
   void line_up_gradients();
+  void refuse_gradients_elsewhere() const;
   void fold_piece(const SlicePiece& piece, std::byte* sum) const;
   void sum_slice(int worker);
   void exchange(double weight);
@@ -125,6 +132,7 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
   bool is_compared = false;
 
   std::uint64_t step_number = 0;
+  std::atomic<bool> is_stepping{false};
   // Of the step in progress. Not on the caller's stack: whoever misses the deadline still uses it.
   std::vector<ShardLoss> losses;              // by shard
   std::vector<ShardGradients> gradients;      // by worker
@@ -219,7 +227,7 @@ ShardLoss DataParallelEngine::Inside::run_shard(std::size_t worker, int shard, c
     const Autocast autocast(options.autocast);
     return loss(*(*replicas)[worker].module, rows);
   }();
-  const ShardLoss weighed = detail::weigh(computed, shard, rows.count);
+  const ShardLoss weighed = detail::weigh(computed, shard_name(shard), rows.count);
   // Where batch norm takes all rows together, those of others depend on rows that weigh nothing.
   if (weighed.weight > 0 || (options.sync_batch_norm && computed.loss.requires_grad()))
     detail::backward(computed, weighed.weight);
@@ -310,6 +318,23 @@ StepReport DataParallelEngine::Inside::weigh() {
   return report;
 }
 
+// A closure may use another replica's module only in later steps.
+void DataParallelEngine::Inside::refuse_gradients_elsewhere() const {
+  for (std::size_t w = 0; w < gradients.size(); ++w) {
+    const Slice own = chunk(static_cast<std::size_t>(shards), options.replicas, static_cast<int>(w));
+    const bool counts = std::ranges::any_of(std::span(losses).subspan(own.first, own.count),
+                                            [](const ShardLoss& loss) { return loss.weight > 0; });
+    bool has_any = false;
+    for (std::size_t i = 0; i < parts.size() && !has_any; ++i) has_any = gradients[w].first_of(i).defined();
+    if (counts && !has_any) {
+      throw UsageError(
+          fmt::format("replica {}: its loss does not depend on any of its own parameters; the closure must use the "
+                      "module that it is given",
+                      w));
+    }
+  }
+}
+
 // Sums take the memory of the first gradient that is there.
 void DataParallelEngine::Inside::line_up_gradients() {
   const std::size_t count = replicas->parameters().size();
@@ -324,6 +349,9 @@ void DataParallelEngine::Inside::line_up_gradients() {
 }
 
 StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss& loss) {
+  if (is_stepping.exchange(true)) throw UsageError("a step is in progress: a closure, or another thread, called step");
+  const auto over = [](std::atomic<bool>* flag) { flag->store(false); };
+  const std::unique_ptr<std::atomic<bool>, decltype(over)> stepping(&is_stepping, over);
   if (team->is_stuck()) team->run([](int) {});  // says who
   if (rows < 1) throw UsageError("a batch without rows has no loss");
   if (!torch::GradMode::is_enabled() || c10::InferenceMode::is_enabled())
@@ -343,6 +371,7 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
     compute(rows, loss);
     line_up_gradients();
     report = weigh();
+    refuse_gradients_elsewhere();
     if (is_exchanged_as_named()) exchange(report.weight);
     if (!is_in_one_pass()) {
       run_workers([this](int worker) { sum_slice(worker); });
@@ -542,6 +571,8 @@ DataParallelEngine& DataParallelEngine::operator=(DataParallelEngine&&) noexcept
 
 StepReport DataParallelEngine::step(std::int64_t rows, const ReplicaLoss& loss) { return inside_->step(rows, loss); }
 torch::optim::Optimizer& DataParallelEngine::optimizer() { return *inside_->optimizer; }
+std::uint64_t DataParallelEngine::steps_taken() const { return inside_->step_number; }
+void DataParallelEngine::go_on_after(std::uint64_t steps) { inside_->step_number = steps; }
 CompressionTally DataParallelEngine::compression_tally() const {
   return inside_->named ? inside_->named->tally() : CompressionTally{inside_->options.compression, {}, {}};
 }

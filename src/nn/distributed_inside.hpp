@@ -145,6 +145,7 @@ struct DistributedModule::Inside {
   void serve();
 
   void take_part_with_nothing();
+  void refuse_other_parameters() const;
   // Of a forward pass that the caller made.
   void keep_buffers() {
     buffers->forget();
@@ -199,6 +200,7 @@ struct DistributedModule::Inside {
   bool is_abandoned = false;
   std::vector<ShardLoss> losses;  // by shard; of others 0
   Part part = Part::own_loss;
+  std::int64_t batch_rows = 0;  // of a batch that all ranks bring
   std::vector<std::size_t> ready_order;
   std::vector<std::size_t> pending;  // by bucket: of how many parameters there is no gradient yet
   std::mutex state;

@@ -99,6 +99,19 @@ std::vector<detail::AgreedOption> DistributedModule::Inside::agreed_options() co
           {"seed", std::to_string(options.seed)}};
 }
 
+// Whoever trains the module may have changed it since.
+void DistributedModule::Inside::refuse_other_parameters() const {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const torch::Tensor& variable = parameters[i].variable;
+    const torch::Tensor& view = buckets.place_of(i).view;
+    if (variable.scalar_type() != view.scalar_type())
+      throw UsageError(fmt::format("the parameter '{}' has changed its type since training began", parameters[i].name));
+    if (variable.sizes() != view.sizes() || variable.strides() != view.strides())
+      throw UsageError(
+          fmt::format("the parameter '{}' has changed its shape since training began", parameters[i].name));
+  }
+}
+
 void DistributedModule::Inside::take_part_with_nothing() {
   end_abandoned_round();
   refuse_if_broken();
@@ -139,7 +152,7 @@ double DistributedModule::Inside::backward_one_shard(std::int64_t rows,
       buffers->take(shard, *module);
       const detail::Autocast autocast(options.autocast);
       computed.emplace(its_loss(mine));
-      weighed = detail::weigh(*computed, shard, mine.count);
+      weighed = detail::weigh(*computed, detail::shard_name(shard), mine.count);
       buffers->keep(shard, *module);
     } catch (...) {
       fail_with_others(closure_part(), std::current_exception());
@@ -176,7 +189,7 @@ double DistributedModule::Inside::backward_shards(std::int64_t rows,
           const detail::Autocast autocast(options.autocast);
           return its_loss(its_rows);
         }();
-        its_losses[s] = detail::weigh(computed, shard, its_rows.count);
+        its_losses[s] = detail::weigh(computed, detail::shard_name(shard), its_rows.count);
         if (its_losses[s].weight > 0) detail::backward(computed, its_losses[s].weight);
         buffers->keep(shard, *module);
       }
@@ -204,7 +217,7 @@ double DistributedModule::Inside::backward_shards(std::int64_t rows,
 
 void DistributedModule::Inside::backward_unsynced(const torch::Tensor& loss, std::optional<double> weight) {
   const WeightedLoss weighted(loss, weight.value_or(1));
-  const ShardLoss weighed = detail::weigh(weighted, world.rank().value, 1);
+  const ShardLoss weighed = detail::weigh(weighted, to_string(world.rank()), 1);
   if (weighed.weight > 0) detail::backward(weighted, weighed.weight);
   has_unsynced = true;
   if (!weight) return;
@@ -216,8 +229,9 @@ void DistributedModule::Inside::backward_own_loss(const torch::Tensor& loss, std
   std::optional<WeightedLoss> weighted;
   ShardLoss weighed;
   try {
+    refuse_other_parameters();
     weighted.emplace(loss, weight.value_or(1));
-    weighed = detail::weigh(*weighted, world.rank().value, 1);
+    weighed = detail::weigh(*weighted, to_string(world.rank()), 1);
   } catch (...) {
     fail_with_others(Part::own_loss, std::current_exception());
   }
@@ -257,6 +271,7 @@ double DistributedModule::backward_rows(const std::function<std::int64_t()>& cou
   const detail::OneThread one_thread;
   std::int64_t rows = 0;
   try {
+    in.refuse_other_parameters();
     rows = count();
     if (rows < 1) throw UsageError("a batch without rows has no loss");
     if (in.options.sync_batch_norm && rows < in.shards) {
@@ -266,6 +281,7 @@ double DistributedModule::backward_rows(const std::function<std::int64_t()>& cou
   } catch (...) {
     in.fail_with_others(in.closure_part(), std::current_exception());
   }
+  in.batch_rows = rows;
   return in.options.logical_shards > 0 ? in.backward_shards(rows, loss) : in.backward_one_shard(rows, loss);
 }
 
@@ -308,6 +324,9 @@ Rank DistributedModule::rank() const { return inside_->world.rank(); }
 int DistributedModule::size() const { return inside_->world.size(); }
 const RoundReport& DistributedModule::report() const { return inside_->report; }
 Communicator& DistributedModule::world() { return inside_->world; }
+
+std::uint64_t DistributedModule::steps_taken() const { return inside_->step_number; }
+void DistributedModule::go_on_after(std::uint64_t steps) { inside_->step_number = steps; }
 
 CompressionTally DistributedModule::compression_tally() const {
   return inside_->compressor ? inside_->compressor->tally() : CompressionTally{inside_->options.compression, {}, {}};

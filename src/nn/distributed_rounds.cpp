@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -213,12 +214,17 @@ void DistributedModule::Inside::run_ready() {
 // Weights and losses by shard, so that their sums have one order whoever computed which.
 void DistributedModule::Inside::exchange_header() {
   const auto count = static_cast<std::size_t>(shards);
-  std::vector<double> header(2 * count + static_cast<std::size_t>(world.size()));  // the last by rank: its part
+  const auto ranks = static_cast<std::size_t>(world.size());
+  const auto me = static_cast<std::size_t>(world.rank().value);
+  const std::size_t parts = 2 * count;        // by rank: its part
+  const std::size_t batches = parts + ranks;  // by rank: how many rows the batch has that all bring; 0 for a loss
+  std::vector<double> header(batches + ranks);
   for (std::size_t s = 0; s < count; ++s) {
     header[s] = losses[s].weight;
     header[count + s] = losses[s].weight * losses[s].loss;
   }
-  header[2 * count + static_cast<std::size_t>(world.rank().value)] = static_cast<double>(part);
+  header[parts + me] = static_cast<double>(part);
+  header[batches + me] = static_cast<double>(batch_rows);
   all_reduce(world, header);
   has_header = true;
   report = {};
@@ -231,7 +237,7 @@ void DistributedModule::Inside::exchange_header() {
   actives.clear();
   std::array<std::vector<Rank>, 3> by_part;
   for (Rank rank : all_ranks(world.size())) {
-    const auto its = static_cast<std::size_t>(header[2 * count + static_cast<std::size_t>(rank.value)]);
+    const auto its = static_cast<std::size_t>(header[parts + static_cast<std::size_t>(rank.value)]);
     actives.push_back(its != static_cast<std::size_t>(Part::nothing));
     by_part[its].push_back(rank);
   }
@@ -245,6 +251,16 @@ void DistributedModule::Inside::exchange_header() {
                                  to_string(of_loss), to_string(of_shards))});
   }
   is_of_shards = !of_shards.empty();
+  const auto with_batch =
+      std::ranges::find_if(std::span(header).subspan(batches), [](double rows) { return rows > 0; });
+  for (Rank rank : all_ranks(world.size())) {
+    const double rows = header[batches + static_cast<std::size_t>(rank.value)];
+    if (rows == 0 || rows == *with_batch) continue;
+    throw PeerError({FailureKind::disagreement,
+                     {rank},
+                     fmt::format("the batch that all ranks bring has {} rows on {}, and {} on others", rows,
+                                 to_string(rank), *with_batch)});
+  }
 }
 
 // Of an error in somebody's own code the others hear at once: they cannot know how far it came.
@@ -417,8 +433,12 @@ void DistributedModule::Inside::finish_round(Pass pass) {
       refuse_what_came_out();
       buffers->finish(*module, world);
     } catch (const PeerError& peer) {
-      if (!peer.communicator_usable()) broken = peer.failure();
       failure = std::current_exception();
+      if (!peer.communicator_usable()) {
+        broken = peer.failure();
+        if (peer.kind() == FailureKind::lost) broken->message += " (a rank that has no more batches calls join)";
+        failure = std::make_exception_ptr(PeerError(*broken));
+      }
     } catch (...) {
       failure = std::current_exception();
     }
@@ -428,6 +448,7 @@ void DistributedModule::Inside::finish_round(Pass pass) {
   }
   install_hooks();
   has_unsynced = false;
+  batch_rows = 0;
   unsynced_weight = unsynced_loss = 0;
   if (failure) {
     for (const Parameter& parameter : parameters) parameter.variable.mutable_grad() = torch::Tensor();

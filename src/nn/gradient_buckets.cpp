@@ -7,6 +7,10 @@
 
 namespace tutti::detail {
 
+torch::Tensor part_of(const torch::Tensor& memory, std::int64_t first, const torch::Tensor& like) {
+  return torch::empty({0}, memory.options()).set_(memory.storage(), first, like.sizes(), like.strides());
+}
+
 GradientBuckets::GradientBuckets(const std::vector<ModuleParameter>& parameters, const std::vector<std::size_t>& order,
                                  const BucketSizes& sizes)
     : places_(parameters.size()) {
@@ -30,8 +34,7 @@ GradientBuckets::GradientBuckets(const std::vector<ModuleParameter>& parameters,
     for (std::size_t k = 0; k < bucket.parameters.size(); ++k) {
       const torch::Tensor& tensor = parameters[bucket.parameters[k]].tensor();
       const auto first = static_cast<std::int64_t>(bucket.gradients.pieces()[k].slice.first);
-      places_[bucket.parameters[k]] = {b, bucket.gradients[k],
-                                       bucket.memory.as_strided(tensor.sizes(), tensor.strides(), first)};
+      places_[bucket.parameters[k]] = {b, bucket.gradients[k], part_of(bucket.memory, first, tensor)};
     }
   }
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@
 #include "module_parameters.hpp"
 
 namespace tutti::detail {
+
+// The memory of a gradient from element `first` on, laid out as its parameter. No view to autograd: torch's zero_grad()
+// cannot detach one.
+torch::Tensor part_of(const torch::Tensor& memory, std::int64_t first, const torch::Tensor& like);
 
 struct GradientBucket {
   std::vector<std::size_t> parameters;

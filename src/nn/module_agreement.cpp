@@ -32,17 +32,18 @@ struct Entry {
 
 std::vector<Entry> entries_of(const torch::nn::Module& module, const std::vector<AgreedOption>& options) {
   std::vector<Entry> entries;
-  const auto add = [&](const char* kind, const auto& items) {
+  for (const AgreedOption& option : options)
+    entries.push_back({fmt::format("the option '{}'", option.name), option.value});
+  const auto add = [&](const char* kind, const auto& items, bool is_parameter) {
     for (const auto& item : items) {
       std::ostringstream text;
       text << c10::toString(item.value().scalar_type()) << ' ' << item.value().sizes();
+      if (is_parameter && !item.value().requires_grad()) text << ", frozen,";
       entries.push_back({fmt::format("{} '{}'", kind, item.key()), text.str()});
     }
   };
-  add("the parameter", module.named_parameters());
-  add("the buffer", module.named_buffers());
-  for (const AgreedOption& option : options)
-    entries.push_back({fmt::format("the option '{}'", option.name), option.value});
+  add("the parameter", module.named_parameters(), true);
+  add("the buffer", module.named_buffers(), false);
   return entries;
 }
 
@@ -88,12 +89,22 @@ void broadcast_tensor(Communicator& world, const torch::Tensor& tensor, Rank roo
 }
 
 void broadcast_optimizer(Communicator& world, torch::optim::Optimizer& optimizer, Rank root) {
+  // An optimizer's own archive has its state and not its options.
+  const auto key = [](std::size_t group) { return "group" + std::to_string(group); };
+  std::vector<torch::optim::OptimizerParamGroup>& groups = optimizer.param_groups();
   std::string text;
   if (world.rank() == root) {
+    torch::serialize::OutputArchive state;
+    optimizer.save(state);
+    torch::serialize::OutputArchive all;
+    all.write("state", state);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      torch::serialize::OutputArchive options;
+      groups[i].options().serialize(options);
+      all.write(key(i), options);
+    }
     std::ostringstream out;
-    torch::serialize::OutputArchive archive;
-    optimizer.save(archive);
-    archive.save_to(out);
+    all.save_to(out);
     text = out.str();
   }
   std::vector<std::int64_t> length{static_cast<std::int64_t>(text.size())};
@@ -102,9 +113,16 @@ void broadcast_optimizer(Communicator& world, torch::optim::Optimizer& optimizer
   broadcast_bytes(world, std::as_writable_bytes(std::span(text)), root);
   if (world.rank() == root) return;
   std::istringstream in(text);
-  torch::serialize::InputArchive archive;
-  archive.load_from(in);
-  optimizer.load(archive);
+  torch::serialize::InputArchive all;
+  all.load_from(in);
+  torch::serialize::InputArchive state;
+  all.read("state", state);
+  optimizer.load(state);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    torch::serialize::InputArchive options;
+    all.read(key(i), options);
+    groups[i].options().serialize(options);
+  }
 }
 
 void refuse_other_modules(Communicator& world, const torch::nn::Module& module,

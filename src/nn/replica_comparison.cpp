@@ -15,6 +15,7 @@ bool is_about(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
   const double difference = (a - b).norm().item<double>();
+  if (std::isnan(difference)) return true;  // that is for the step to refuse
   return difference <= 1e-3 * std::max(a.norm().item<double>(), b.norm().item<double>());
 }
 
@@ -45,7 +46,13 @@ void refuse_other_function(const std::vector<ModuleParameter>& parameters, const
                     "given, and that one its own members",
                     replica, first_of(elsewhere)));
   }
-  if (is_about(first.loss.loss, result.loss.loss)) return;
+  if (is_about(first.loss.loss, result.loss.loss)) {
+    if (other.empty()) return;
+    throw UsageError(
+        fmt::format("replica {}: on the same rows its loss is that of replica 0, and the gradients differ of {}; the "
+                    "closure must use the module that it is given, and no other",
+                    replica, first_of(other)));
+  }
   throw UsageError(fmt::format(
       "replica {} is another function than replica 0: on the same rows its loss is {} and not {}; {}. Does the module "
       "have members that it does not register, or draw random numbers by itself?",

@@ -13,7 +13,7 @@ at::Tensor Rows::of(const at::Tensor& tensor) const {
   return tensor.slice(0, first, first + count * stride, stride);
 }
 
-std::int64_t detail::same_count(std::int64_t count, std::int64_t other) {
+std::int64_t same_row_count(std::int64_t count, std::int64_t other) {
   if (count != other)
     throw UsageError(fmt::format("the parts of a batch have different numbers of rows: {} and {}", count, other));
   return count;

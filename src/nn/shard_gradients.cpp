@@ -27,14 +27,13 @@ void add_to(torch::Tensor& sum, const torch::Tensor& gradient) {
 
 }  // namespace
 
-ShardLoss weigh(const WeightedLoss& loss, int shard, std::int64_t rows) {
-  const auto refuse = [&](const std::string& what) { throw UsageError(fmt::format("shard {}: {}", shard, what)); };
-  if (!loss.loss.defined()) refuse("the closure returned no loss");
+ShardLoss weigh(const WeightedLoss& loss, const std::string& whose, std::int64_t rows) {
+  const auto refuse = [&](const std::string& what) { throw UsageError(fmt::format("{}: {}", whose, what)); };
+  if (!loss.loss.defined()) refuse("there is no loss");
   if (loss.loss.numel() != 1) {
     std::ostringstream shape;
     shape << loss.loss.sizes();
-    refuse(fmt::format("the closure returned a loss of shape {}; expected one number, the mean over its rows",
-                       shape.str()));
+    refuse(fmt::format("the loss has the shape {}; expected one number, the mean over its rows", shape.str()));
   }
   const double weight = loss.weight.value_or(static_cast<double>(rows));
   if (!(weight >= 0) || !std::isfinite(weight)) refuse(fmt::format("expected a weight from 0 on, found {}", weight));

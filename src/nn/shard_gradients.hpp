@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <torch/types.h>
@@ -18,9 +19,11 @@ struct ShardLoss {
   double weight = 0;  // 0 where the shard has no rows, or none that count
 };
 
-// What the closure returned, looked at: a UsageError where it is no loss that can be, several numbers, one that depends
+// A loss, looked at: a UsageError where it is no loss that can be, several numbers, one that depends
 // on nothing, a weight below 0.
-ShardLoss weigh(const WeightedLoss& loss, int shard, std::int64_t rows);
+// `whose` begins the sentence: "shard 1", "rank 0".
+ShardLoss weigh(const WeightedLoss& loss, const std::string& whose, std::int64_t rows);
+inline std::string shard_name(int shard) { return "shard " + std::to_string(shard); }
 
 // Gradients of loss * weight, into the parameters that it depends on.
 void backward(const WeightedLoss& loss, double weight);

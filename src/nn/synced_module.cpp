@@ -4,6 +4,7 @@
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/memory.hpp>
 
+#include "gradient_buckets.hpp"
 #include "kernel_optimizer.hpp"
 #include "module_parameters.hpp"
 #include "shard_gradients.hpp"
@@ -31,14 +32,14 @@ SyncedModule::SyncedModule(std::shared_ptr<torch::nn::Module> module, GradientSy
   memory_ = torch::zeros({length}, parameters_.front().options().requires_grad(false));
   gradients_.emplace(std::move(shapes), Array(memory_.data_ptr(), static_cast<std::size_t>(length), *type));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    views_.push_back(memory_.as_strided(parameters_[i].sizes(), parameters_[i].strides(),
-                                        static_cast<std::int64_t>(gradients_->pieces()[i].slice.first)));
+    const auto first = static_cast<std::int64_t>(gradients_->pieces()[i].slice.first);
+    views_.push_back(detail::part_of(memory_, first, parameters_[i]));
   }
 }
 
 void SyncedModule::backward(const torch::Tensor& loss, std::optional<double> weight) {
   const WeightedLoss weighted(loss, weight.value_or(1));
-  const detail::ShardLoss weighed = detail::weigh(weighted, 0, 1);
+  const detail::ShardLoss weighed = detail::weigh(weighted, "this worker", 1);
   if (weighed.weight > 0) detail::backward(weighted, weighed.weight);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& gradient = parameters_[i].grad();

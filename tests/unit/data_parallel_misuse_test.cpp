@@ -275,12 +275,12 @@ std::vector<Failing> failing_steps() {
        expect_usage_error(with_loss([](Noisy& net, const Batch& rows) {
                             return (net.forward(rows.data) - rows.target).pow(2).mean(1);
                           }),
-                          "the closure returned a loss of shape [6]; expected one number, the mean over its rows")},
+                          "the loss has the shape [6]; expected one number, the mean over its rows")},
       {"no loss", expect_usage_error(with_loss([](Noisy& net, const Batch& rows) {
                                        net.forward(rows.data);
                                        return Tensor();
                                      }),
-                                     "shard 0: the closure returned no loss")},
+                                     "shard 0: there is no loss")},
       {"a loss without a gradient",
        expect_usage_error(with_loss([](Noisy& net, const Batch& rows) { return mse(net, rows).detach(); }),
                           "shard 0: the loss does not depend on any parameter that is trained")},
@@ -347,6 +347,44 @@ void expect_nothing_changed(const DataParallelOptions& options) {
 }
 
 TEST(DataParallelMisuse, AStepThatFailsHasChangedNothing) { expect_nothing_changed({.replicas = 2}); }
+TEST(DataParallelMisuse, RefusesAClosureThatUsesAnotherModuleBesideTheOneItIsGiven) {
+  auto net = std::make_shared<Mlp>();
+  DataParallel parallel(net, torch::optim::SGDOptions(0.1), {.replicas = 2});
+  const Batch batch = testing::draw_batch(6, 1, torch::kFloat32);
+  const std::string message = testing::usage_error([&] {
+    parallel.step(batch, [&](Mlp& replica, const Batch& rows) {
+      Tensor loss = mse(replica, rows);
+      for (const Tensor& parameter : net->parameters()) loss = loss + 0.1 * parameter.pow(2).sum();
+      return loss;
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("the closure must use the module that it is given, and no other"));
+}
+
+TEST(DataParallelMisuse, RefusesAClosureThatUsesAnotherModuleInALaterStep) {
+  auto net = std::make_shared<Mlp>();
+  DataParallel parallel(net, torch::optim::SGDOptions(0.1), {.replicas = 2});
+  const Batch batch = testing::draw_batch(6, 1, torch::kFloat32);
+  parallel.step(batch, mse);
+  EXPECT_THAT(
+      testing::usage_error([&] { parallel.step(batch, [&](Mlp&, const Batch& rows) { return mse(*net, rows); }); }),
+      HasSubstr("replica 1: its loss does not depend on any of its own parameters"));
+}
+
+TEST(DataParallelMisuse, RefusesAStepWithinAStep) {
+  auto net = std::make_shared<Mlp>();
+  DataParallel parallel(net, torch::optim::SGDOptions(0.1), {.replicas = 2});
+  const Batch batch = testing::draw_batch(6, 1, torch::kFloat32);
+  EXPECT_THAT(testing::usage_error([&] {
+                parallel.step(batch, [&](Mlp& replica, const Batch& rows) {
+                  parallel.step(rows, mse);
+                  return mse(replica, rows);
+                });
+              }),
+              HasSubstr("a step is in progress"));
+  parallel.step(batch, mse);
+}
+
 // Each step's gradient is finite, and what they add up to is not.
 TEST(DataParallelMisuse, RefusesWhatOverflowsWhileAccumulating) {
   auto net = std::make_shared<Mlp>();

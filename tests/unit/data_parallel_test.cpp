@@ -458,6 +458,27 @@ TEST(DataParallel, AFactoryComesWithGroupsOfParametersOrAnyOptimizer) {
   }
 }
 
+TEST(DataParallel, GoesOnWithTheDrawsOfTheStepsThatFollow) {
+  const Batch batch = testing::draw_batch(8, 1);
+  const auto train = [&](DataParallel<Noisy>& parallel, int steps) {
+    double loss = 0;
+    for (int step = 0; step < steps; ++step) loss = parallel.step(batch, mse);
+    return loss;
+  };
+  auto whole = testing::make_net<Noisy>(torch::kFloat64);
+  DataParallel in_one_go(whole, torch::optim::SGDOptions(0.1), {.replicas = 2, .seed = 3});
+  const double expected = train(in_one_go, 5);
+  EXPECT_EQ(in_one_go.steps_taken(), 5u);
+  auto net = testing::make_net<Noisy>(torch::kFloat64);
+  {
+    DataParallel first(net, torch::optim::SGDOptions(0.1), {.replicas = 2, .seed = 3});
+    train(first, 3);
+  }
+  DataParallel resumed(net, torch::optim::SGDOptions(0.1), {.replicas = 2, .seed = 3});
+  resumed.go_on_after(3);
+  EXPECT_EQ(train(resumed, 2), expected);
+}
+
 TEST(Rows, AreThoseThatPartitionIndicesDealsOut) {
   for (const std::int64_t rows : {0, 1, 2, 3, 7, 8, 9, 40}) {
     for (const int shards : {1, 2, 3, 8}) {

@@ -686,6 +686,71 @@ TEST(DistributedModule, AJoinDuringABatchNormOverAllRanksEndsItAtOnce) {
   });
 }
 
+TEST(DistributedModule, TorchsOwnZeroGradWorks) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    LocalGradientSync alone;
+    SyncedModule synced(make_net().ptr(), alone);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      model.backward(loss_of(*net, make_batch(4, 1)));
+      optimizer.step();
+    }
+    Net other = make_net();
+    SyncedModule other_model(other.ptr(), alone);
+    torch::optim::SGD other_optimizer(other->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      other_optimizer.zero_grad();
+      other_model.backward(loss_of(*other, make_batch(4, 1)));
+      other_optimizer.step();
+    }
+    expect_near(values_of(*net), values_of(*other), 1e-12, "beside SyncedModule");
+  });
+}
+
+TEST(DistributedModule, ABatchOfOtherLengthOnOneRankIsRefused) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    const std::int64_t rows = model.rank() == Rank{0} ? 16 : 36;
+    EXPECT_THAT(thrown_by([&] { closure_loss(model, *net, make_batch(rows, 1), [] {}); }),
+                HasSubstr("has 36 rows on rank 1, and 16 on others"));
+    closure_loss(model, *net, make_batch(4, 1), [] {});
+  });
+}
+
+TEST(DistributedModule, AModuleThatWasChangedSinceIsRefused) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    net->to(torch::kFloat32);
+    const Batch batch{torch::ones({2, 6}), torch::zeros({2}, torch::kInt64)};
+    EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, batch)); }),
+                HasSubstr("'first.weight' has changed its type since training began"));
+  });
+}
+
+TEST(DistributedModule, ACommunicatorThatWasMovedAwaySaysSo) {
+  run_ranks(1, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    EXPECT_THAT(thrown_by([&] { world.rank(); }), HasSubstr("was moved away"));  // NOLINT(bugprone-use-after-move)
+  });
+}
+
+TEST(DistributedModule, ARankThatLeavesWithoutJoiningIsNamedWithWhatToDo) {
+  run_ranks(2, [](Communicator& world) {
+    Net net = make_net();
+    DistributedModule model(net.ptr(), std::move(world));
+    model.backward(loss_of(*net, make_batch(4, 1)));
+    if (model.rank() == Rank{0}) return;
+    EXPECT_THAT(thrown_by([&] { model.backward(loss_of(*net, make_batch(4, 1))); }),
+                ::testing::AllOf(HasSubstr("rank 0 has left"), HasSubstr("calls join")));
+  });
+}
+
 TEST(DistributedModule, OptionsThatDifferAreRefusedOnAllRanks) {
   run_ranks(2, [](Communicator& world) {
     Net net = make_net();
@@ -773,6 +838,9 @@ TEST(DistributedModule, AnOptimizersStateIsSharedWhereTrainingGoesOnAfterJoining
         net->zero_grad(true);
         model.backward(loss_of(*net, make_batch(4, step)));
         model.step(optimizer);
+        // A schedule that those with fewer batches are behind in.
+        auto& options = static_cast<torch::optim::AdamOptions&>(optimizer.param_groups().front().options());
+        options.lr(options.lr() * 0.7);
       }
       model.join(&optimizer);
     }

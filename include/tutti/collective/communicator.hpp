@@ -63,7 +63,7 @@ class Communicator {
   int size() const;
   WorldShape shape() const;
 
-  // False once it was moved from.
+  // False once it was moved from; a UsageError in every other call then.
   bool valid() const { return engine_ != nullptr; }
 
   // A broken communicator says so at once in every call; `rebuild` makes a new one.
@@ -85,6 +85,8 @@ class Communicator {
   detail::CallEngine& engine();
 
  private:
+  detail::CallEngine& checked() const;
+
   std::unique_ptr<detail::CallEngine> engine_;
 };
 

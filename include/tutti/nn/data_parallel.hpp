@@ -87,6 +87,8 @@ class DataParallelEngine {
 
   StepReport step(std::int64_t rows, const ReplicaLoss& loss);
   torch::optim::Optimizer& optimizer();
+  std::uint64_t steps_taken() const;
+  void go_on_after(std::uint64_t steps);
   CompressionTally compression_tally() const;
   std::string describe() const;
 
@@ -135,6 +137,15 @@ class DataParallel {
                const DataParallelOptions& options = {})
       : DataParallel(net.ptr(), optimizer, options) {}
 
+  template <typename Contained>
+  DataParallel(const torch::nn::ModuleHolder<Contained>& net, ParamGroups groups,
+               const torch::optim::OptimizerOptions& optimizer, const DataParallelOptions& options = {})
+      : DataParallel(net.ptr(), std::move(groups), optimizer, options) {}
+  template <typename Contained>
+  DataParallel(const torch::nn::ModuleHolder<Contained>& net, std::shared_ptr<torch::optim::Optimizer> optimizer,
+               const DataParallelOptions& options = {})
+      : DataParallel(net.ptr(), std::move(optimizer), options) {}
+
   // Replicas are what the factory makes: for modules that cannot be cloned. The parameters are those of the first.
   template <detail::MakerOf<Net> Factory>
   DataParallel(Factory factory, const torch::optim::OptimizerOptions& optimizer,
@@ -170,6 +181,9 @@ class DataParallel {
   const std::shared_ptr<Net>& module() const { return net_; }
   // For schedules, and to save and load its state. Its own step() is not for the caller.
   torch::optim::Optimizer& optimizer() { return engine_.optimizer(); }
+  // Steps taken, and to go on after so many: what a step draws (dropout and the like) follows from its number.
+  std::uint64_t steps_taken() const { return engine_.steps_taken(); }
+  void go_on_after(std::uint64_t steps) { engine_.go_on_after(steps); }
   // What the compression saved up to now, over all replicas. Nothing travelled where there is none.
   CompressionTally compression_tally() const { return engine_.compression_tally(); }
   // In one line: how many replicas, which path the gradients take, and what it costs.
@@ -183,6 +197,12 @@ class DataParallel {
 
 template <typename Contained>
 DataParallel(const torch::nn::ModuleHolder<Contained>&, const torch::optim::OptimizerOptions&,
+             const DataParallelOptions& = {}) -> DataParallel<Contained>;
+template <typename Contained>
+DataParallel(const torch::nn::ModuleHolder<Contained>&, std::vector<torch::optim::OptimizerParamGroup>,
+             const torch::optim::OptimizerOptions&, const DataParallelOptions& = {}) -> DataParallel<Contained>;
+template <typename Contained>
+DataParallel(const torch::nn::ModuleHolder<Contained>&, std::shared_ptr<torch::optim::Optimizer>,
              const DataParallelOptions& = {}) -> DataParallel<Contained>;
 
 }  // namespace tutti

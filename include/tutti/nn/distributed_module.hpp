@@ -141,6 +141,10 @@ class DistributedModule {
   int size() const;
   // Of the last round.
   const RoundReport& report() const;
+  // Rounds that went well, and to go on after so many, the same on all ranks: what `backward(batch, closure)` draws
+  // follows from their number.
+  std::uint64_t steps_taken() const;
+  void go_on_after(std::uint64_t steps);
   // What the compression saved this rank up to now. Nothing travelled where there is none.
   CompressionTally compression_tally() const;
   // In one line: ranks, buckets, which path the gradients take.

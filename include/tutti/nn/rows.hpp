@@ -3,7 +3,9 @@
 // a type of one's own two functions beside it do:
 //
 //   struct Pairs { torch::Tensor left, right; };
-//   std::int64_t row_count(const Pairs& batch) { return batch.left.size(0); }
+//   std::int64_t row_count(const Pairs& batch) {
+//     return tutti::same_row_count(batch.left.size(0), batch.right.size(0));
+//   }
 //   Pairs slice_rows(const Pairs& batch, const tutti::Rows& rows) {
 //     return {rows.of(batch.left), rows.of(batch.right)};
 //   }
@@ -39,9 +41,8 @@ inline std::int64_t row_count(const at::Tensor& batch) {
 }
 inline at::Tensor slice_rows(const at::Tensor& batch, const Rows& rows) { return rows.of(batch); }
 
-namespace detail {
-std::int64_t same_count(std::int64_t count, std::int64_t other);
-}
+// Of the parts of a batch: how many rows they have; a UsageError where they have different numbers of them.
+std::int64_t same_row_count(std::int64_t count, std::int64_t other);
 
 // Batches are made of batches, so each kind must know all others.
 template <typename A, typename B>
@@ -61,7 +62,7 @@ std::vector<at::Tensor> slice_rows(const std::vector<at::Tensor>& batch, const R
 
 template <typename A, typename B>
 std::int64_t row_count(const std::pair<A, B>& batch) {
-  return detail::same_count(row_count(batch.first), row_count(batch.second));
+  return same_row_count(row_count(batch.first), row_count(batch.second));
 }
 template <typename A, typename B>
 std::pair<A, B> slice_rows(const std::pair<A, B>& batch, const Rows& rows) {
@@ -70,7 +71,7 @@ std::pair<A, B> slice_rows(const std::pair<A, B>& batch, const Rows& rows) {
 
 template <typename A, typename B>
 std::int64_t row_count(const torch::data::Example<A, B>& batch) {
-  return detail::same_count(row_count(batch.data), row_count(batch.target));
+  return same_row_count(row_count(batch.data), row_count(batch.target));
 }
 template <typename A, typename B>
 torch::data::Example<A, B> slice_rows(const torch::data::Example<A, B>& batch, const Rows& rows) {
@@ -82,7 +83,7 @@ std::int64_t row_count(const std::tuple<First, Others...>& batch) {
   return std::apply(
       [](const auto& first, const auto&... others) {
         std::int64_t count = row_count(first);
-        ((count = detail::same_count(count, row_count(others))), ...);
+        ((count = same_row_count(count, row_count(others))), ...);
         return count;
       },
       batch);
@@ -95,7 +96,7 @@ std::tuple<Parts...> slice_rows(const std::tuple<Parts...>& batch, const Rows& r
 inline std::int64_t row_count(const std::vector<at::Tensor>& batch) {
   if (batch.empty()) throw UsageError("a batch of no tensors has no rows");
   std::int64_t count = row_count(batch.front());
-  for (const at::Tensor& part : batch) count = detail::same_count(count, row_count(part));
+  for (const at::Tensor& part : batch) count = same_row_count(count, row_count(part));
   return count;
 }
 inline std::vector<at::Tensor> slice_rows(const std::vector<at::Tensor>& batch, const Rows& rows) {
