@@ -691,14 +691,13 @@ TEST(DistributedModule, TorchsOwnZeroGradWorks) {
     Net net = make_net();
     DistributedModule model(net.ptr(), std::move(world));
     torch::optim::SGD optimizer(net->parameters(), 0.1);
-    LocalGradientSync alone;
-    SyncedModule synced(make_net().ptr(), alone);
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       model.backward(loss_of(*net, make_batch(4, 1)));
       optimizer.step();
     }
     Net other = make_net();
+    LocalGradientSync alone;
     SyncedModule other_model(other.ptr(), alone);
     torch::optim::SGD other_optimizer(other->parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
