@@ -5,6 +5,7 @@
 #include <cmath>
 #include <exception>
 #include <numeric>
+#include <ranges>
 #include <span>
 
 #include <ATen/ThreadLocalState.h>
@@ -99,7 +100,7 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
   void take_what_was_accumulated();
   double norm_of_sums() const;
   void apply(double scale);
-  void update_slice(int worker, double scale) const;
+  void update_slice(int worker, double scale);
   void sum_and_update_slice(int worker, double scale) const;
 
   bool is_exchanged_as_named() const {
@@ -111,11 +112,21 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
     return !is_exchanged_as_named() && !options.refuse_nan && options.clip_norm == 0 && options.accumulate == 1 &&
            has_kernels(*optimizer);
   }
-  // A piece of gradients that are sorted by parameter; null where there is none.
-  std::byte* place_in(const std::vector<torch::Tensor>& by_parameter, const SlicePiece& piece) const {
-    const torch::Tensor& tensor = by_parameter[piece.array];
-    if (!tensor.defined()) return nullptr;
-    return static_cast<std::byte*>(tensor.data_ptr()) + piece.slice.first * size_of(replicas->types()[piece.array]);
+  // Nobody wants a sum in one place: it is updated with, piece by piece, and dropped.
+  bool is_summed_in_pieces() const {
+    return !is_exchanged_as_named() && options.accumulate == 1 && has_kernels(*optimizer);
+  }
+  // A piece of a gradient; null where there is none.
+  std::byte* place_in(const torch::Tensor& gradient, const SlicePiece& piece) const {
+    if (!gradient.defined()) return nullptr;
+    return static_cast<std::byte*>(gradient.data_ptr()) + piece.slice.first * size_of(replicas->types()[piece.array]);
+  }
+  // Where a worker puts its piece of a sum: into memory of its own if that will do, which its core has and which no
+  // other core has to give up or to get back.
+  std::byte* place_of_sum(int worker, const SlicePiece& piece) const {
+    const torch::Tensor own =
+        is_summed_in_pieces() ? gradients[static_cast<std::size_t>(worker)].first_of(piece.array) : torch::Tensor();
+    return place_in(own.defined() ? own : sums[piece.array], piece);
   }
   const std::string& name_of(std::size_t parameter) const { return replicas->parameters()[parameter].name(); }
 
@@ -335,7 +346,7 @@ void DataParallelEngine::Inside::refuse_gradients_elsewhere() const {
   }
 }
 
-// Sums take the memory of the first gradient that is there.
+// A sum in one place takes the memory of the first gradient that is there.
 void DataParallelEngine::Inside::line_up_gradients() {
   const std::size_t count = replicas->parameters().size();
   parts.assign(count, {});
@@ -428,11 +439,11 @@ void DataParallelEngine::Inside::fold_piece(const SlicePiece& piece, std::byte* 
 // This worker's slice of everybody's gradients, and of what was accumulated before; and a look at it.
 void DataParallelEngine::Inside::sum_slice(int worker) {
   for (const SlicePiece& piece : plan->share_of(worker)) {
-    std::byte* sum = place_in(sums, piece);
+    std::byte* sum = place_of_sum(worker, piece);
     const DataType type = replicas->types()[piece.array];
     is_finite[piece.index] = 1;
     squares[piece.index] = 0;
-    const std::byte* before = accumulated_steps > 0 ? place_in(accumulated, piece) : nullptr;
+    const std::byte* before = accumulated_steps > 0 ? place_in(accumulated[piece.array], piece) : nullptr;
     if (sum != nullptr) {
       if (!is_exchanged_as_named()) fold_piece(piece, sum);
       if (before != nullptr) fold(ReduceOp::sum, type, sum, before, sum, piece.slice.count);
@@ -487,11 +498,14 @@ void DataParallelEngine::Inside::apply(double scale) {
   });
 }
 
-void DataParallelEngine::Inside::update_slice(int worker, double scale) const {
-  for (const SlicePiece& piece : plan->share_of(worker)) {
+void DataParallelEngine::Inside::update_slice(int worker, double scale) {
+  // From the end: what was added up last may still be in the core's cache.
+  for (const SlicePiece& piece : std::views::reverse(plan->share_of(worker))) {
     const PreparedUpdate& prepared = updates[piece.array];
-    if (prepared.is_due) update(prepared, piece.slice, place_in(sums, piece), scale);
+    if (prepared.is_due) update(prepared, piece.slice, place_of_sum(worker, piece), scale);
   }
+  // Nobody else needs them, but for what `sums` has.
+  if (is_summed_in_pieces()) gradients[static_cast<std::size_t>(worker)] = ShardGradients(shards);
 }
 
 void DataParallelEngine::Inside::sum_and_update_slice(int worker, double scale) const {

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <tutti/base/error.hpp>
 
+#include "support/instructions.hpp"
 #include "support/sample.hpp"
 
 namespace tutti {
@@ -25,20 +26,9 @@ using ::testing::HasSubstr;
 using testing::kEveryWhereSanitized;
 using testing::Sample;
 using ::testing::ThrowsMessage;
+using testing::with_all_instructions;
 
 constexpr unsigned kSeed = 20'240'501;
-
-// Until it goes out of scope the kernels use the named instructions.
-class InstructionsInUse {
- public:
-  explicit InstructionsInUse(std::string_view name) : before_(kernel_instructions()) { use_kernel_instructions(name); }
-  ~InstructionsInUse() { use_kernel_instructions(before_); }
-  InstructionsInUse(const InstructionsInUse&) = delete;
-  InstructionsInUse& operator=(const InstructionsInUse&) = delete;
-
- private:
-  std::string_view before_;
-};
 
 // The element types as bit patterns.
 
@@ -204,15 +194,6 @@ class Draw {
   std::mt19937_64 random_;
   std::size_t rareness_;
 };
-
-// Calls `body` once per kind of instructions that this CPU has, while they are in use.
-void with_all_instructions(const std::function<void()>& body) {
-  for (std::string_view instructions : available_kernel_instructions()) {
-    SCOPED_TRACE(instructions);
-    const InstructionsInUse in_use(instructions);
-    body();
-  }
-}
 
 template <typename Body>
 void for_all_ops_and_types(Body body) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <tutti/base/random.hpp>
 
+#include "support/instructions.hpp"
 #include "support/usage_error.hpp"
 
 namespace tutti {
@@ -36,8 +37,10 @@ void expect_found_at_every_place(DataType type) {
 }
 
 TEST(AllFinite, FindsWhatIsNotFiniteAtEveryPlace) {
-  expect_found_at_every_place<float>(DataType::float32);
-  expect_found_at_every_place<double>(DataType::float64);
+  testing::with_all_instructions([] {
+    expect_found_at_every_place<float>(DataType::float32);
+    expect_found_at_every_place<double>(DataType::float64);
+  });
 }
 
 template <typename T>
@@ -51,13 +54,17 @@ void expect_the_sum_of_squares(DataType type) {
       value = static_cast<T>(draws.normal());
       expected += static_cast<long double>(value) * static_cast<long double>(value);
     }
-    const double found = sum_of_squares(type, values.data(), length);
-    EXPECT_NEAR(found, static_cast<double>(expected), 1e-12 * static_cast<double>(expected));
-    EXPECT_EQ(found, sum_of_squares(type, std::vector<T>(values).data(), length));
+    std::vector<double> found;
+    testing::with_all_instructions([&] {
+      found.push_back(sum_of_squares(type, values.data(), length));
+      EXPECT_NEAR(found.back(), static_cast<double>(expected), 1e-12 * static_cast<double>(expected));
+      EXPECT_EQ(found.back(), found.front());
+      EXPECT_EQ(found.back(), sum_of_squares(type, std::vector<T>(values).data(), length));
+    });
   }
 }
 
-TEST(SumOfSquares, IsTakenInDouble) {
+TEST(SumOfSquares, IsTakenInDoubleWithTheSameBitsOnEveryCpu) {
   expect_the_sum_of_squares<float>(DataType::float32);
   expect_the_sum_of_squares<double>(DataType::float64);
   const std::vector<float> large(20, 1e30F);

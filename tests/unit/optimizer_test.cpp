@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/base/random.hpp>
-#include <tutti/kernels/instructions.hpp>
 
+#include "support/instructions.hpp"
 #include "support/usage_error.hpp"
 
 namespace tutti {
@@ -164,8 +164,7 @@ void expect_the_same_bits(DataType type) {
     SCOPED_TRACE(describe(rules[number], number));
     constexpr std::size_t kLength = 1003;
     std::vector<Arrays<T>> results;
-    for (std::string_view instructions : available_kernel_instructions()) {
-      use_kernel_instructions(instructions);
+    testing::with_all_instructions([&] {
       for (bool in_slices : {false, true}) {
         Arrays<T>& arrays = results.emplace_back(rules[number], kLength, type);
         for (std::uint64_t step = 1; step <= 5; ++step) {
@@ -177,11 +176,10 @@ void expect_the_same_bits(DataType type) {
             arrays.update(rules[number], step, 0, kLength);
           }
         }
-        EXPECT_EQ(arrays.parameters, results[0].parameters) << instructions;
-        EXPECT_EQ(arrays.state, results[0].state) << instructions;
+        EXPECT_EQ(arrays.parameters, results[0].parameters);
+        EXPECT_EQ(arrays.state, results[0].state);
       }
-    }
-    use_kernel_instructions(available_kernel_instructions().front());
+    });
   }
 }
 

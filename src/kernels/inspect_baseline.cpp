@@ -1,0 +1,2 @@
+#define TUTTI_INSPECT_TABLE kInspectBaseline
+#include "inspect_loops.hpp"
