@@ -23,6 +23,10 @@
 namespace tutti::bench {
 namespace {
 
+// Lets those that are named behind --engine take turns in one process.
+const std::string kEngines = "data_parallel_engines";
+bool is_shared(const std::vector<std::string>& words) { return words.front() == kEngines; }
+
 struct StepEngine {
   std::string name;                // as its results say
   std::vector<std::string> words;  // it also gets --model, --batch and --seconds
@@ -30,13 +34,13 @@ struct StepEngine {
 };
 
 std::vector<StepEngine> all_engines() {
-  return {{"tutti", {"data_parallel_engines", "--engine", "tutti"}},
-          {"tutti-processes",
-           {"tutti", "launch", "--processes", "2", "--no-prefix", "--", beside("data_parallel_engines"), "--engine",
-            "tutti-processes"}},
-          {"ddp", {"ddp_peer.py"}},
-          {"single", {"data_parallel_engines", "--engine", "single"}, {1, 2}},
-          {"never-talk", {"data_parallel_engines", "--engine", "never-talk"}}};
+  return {
+      {"tutti", {kEngines}},
+      {"tutti-processes",
+       {"tutti", "launch", "--processes", "2", "--no-prefix", "--", beside(kEngines), "--engine", "tutti-processes"}},
+      {"ddp", {"ddp_peer.py"}},
+      {"single", {kEngines}, {1, 2}},
+      {"never-talk", {kEngines}}};
 }
 
 struct Request {
@@ -98,47 +102,72 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
 // The same for all engines: OpenBLAS, and the kernels that tutti chooses for it where it chooses badly itself.
 std::vector<std::string> blas_environment() {
   cli::Signals signals;
-  const cli::Output output =
-      cli::run({.words = {beside("data_parallel_engines"), "--kernels"}, .environment = {"TUTTI_QUIET=1"}},
-               std::chrono::minutes(1), signals);
+  const cli::Output output = cli::run({.words = {beside(kEngines), "--kernels"}, .environment = {"TUTTI_QUIET=1"}},
+                                      std::chrono::minutes(1), signals);
   const std::string kernels = output.text.substr(0, output.text.find('\n'));
   if (kernels.empty()) return {};
   return {"OPENBLAS_CORETYPE=" + kernels};
 }
 
-void take_steps(const std::string& text, const std::string& engine, const std::string& model,
-                const std::vector<int>& batches, std::vector<StepResult>& results) {
-  std::vector<int> measured;
-  for (const std::string_view line : lines_of(text)) {
-    results.push_back(parse_step_result(line));
-    if (results.back().engine != engine || results.back().model != model)
-      throw Error(fmt::format("it measured something else: {}", line));
-    measured.push_back(results.back().batch);
+// What is measured in one process, with so many threads for BLAS and OpenMP.
+struct StepTurn {
+  std::vector<std::string> engines;
+  std::vector<std::string> words;
+  int threads = 1;
+};
+
+std::vector<StepTurn> step_turns(const std::vector<StepEngine>& engines) {
+  std::vector<StepTurn> turns;
+  for (const StepEngine& engine : engines) {
+    for (const int threads : engine.threads) {
+      const auto same = std::ranges::find_if(turns, [&](const StepTurn& turn) {
+        return is_shared(engine.words) && turn.words == engine.words && turn.threads == threads;
+      });
+      if (same != turns.end()) {
+        same->engines.push_back(engine.name);
+      } else {
+        turns.push_back({{engine.name}, engine.words, threads});
+      }
+    }
   }
-  if (measured != batches) throw Error("it did not measure all batches");
+  return turns;
 }
 
-std::vector<Turn> step_turns(const Request& request, const std::string& model,
-                             const std::vector<std::string>& environment, std::vector<StepResult>& results) {
+void take_steps(const std::string& text, const std::vector<std::string>& engines, const std::string& model,
+                const std::vector<int>& batches, std::vector<StepResult>& results) {
+  std::vector<std::pair<int, std::string>> measured, asked;
+  for (const int batch : batches)
+    for (const std::string& engine : engines) asked.emplace_back(batch, engine);
+  for (const std::string_view line : lines_of(text)) {
+    StepResult result = parse_step_result(line);
+    measured.emplace_back(result.batch, result.engine);
+    if (result.model != model || std::ranges::find(asked, measured.back()) == asked.end())
+      throw Error(fmt::format("it measured something else: {}", line));
+    results.push_back(std::move(result));
+  }
+  if (measured != asked) throw Error("it did not measure all engines and batches");
+}
+
+std::vector<Turn> turns_at(const std::string& model, const Request& request,
+                           const std::vector<std::string>& environment, std::vector<StepResult>& results) {
   std::vector<Turn> turns;
-  for (const StepEngine& engine : request.engines) {
-    for (const int threads : engine.threads) {
-      Turn turn{.name = fmt::format("{}, {}", model, engine.name),
-                .words = engine.words,
-                .environment = environment,
-                .take = [&request, &results, name = engine.name, model](const std::string& text) {
-                  take_steps(text, name, model, request.batches, results);
-                }};
-      if (engine.threads.size() > 1)
-        turn.name += fmt::format(" with {} BLAS thread{}", threads, threads == 1 ? "" : "s");
-      for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
-        turn.environment.push_back(fmt::format("{}={}", variable, threads));
-      for (const std::string& word :
-           {std::string("--model"), model, std::string("--batch"), fmt::format("{}", fmt::join(request.batches, ",")),
-            std::string("--seconds"), fmt::format("{}", request.run.seconds)})
-        turn.words.push_back(word);
-      turns.push_back(std::move(turn));
-    }
+  for (const StepTurn& its : step_turns(request.engines)) {
+    Turn turn{.name = fmt::format("{}, {}", model, fmt::join(its.engines, " and ")),
+              .words = its.words,
+              .environment = environment,
+              .take = [&request, &results, engines = its.engines, model](const std::string& text) {
+                take_steps(text, engines, model, request.batches, results);
+              }};
+    if (its.threads > 1) turn.name += fmt::format(" with {} BLAS threads", its.threads);
+    for (const char* variable : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
+      turn.environment.push_back(fmt::format("{}={}", variable, its.threads));
+    const auto add = [&](std::initializer_list<std::string> words) {
+      turn.words.insert(turn.words.end(), words.begin(), words.end());
+    };
+    if (is_shared(its.words)) add({"--engine", fmt::format("{}", fmt::join(its.engines, ","))});
+    add({"--model", model, "--batch", fmt::format("{}", fmt::join(request.batches, ",")), "--seconds",
+         fmt::format("{}", request.run.seconds)});
+    turns.push_back(std::move(turn));
   }
   return turns;
 }
@@ -146,8 +175,8 @@ std::vector<Turn> step_turns(const Request& request, const std::string& model,
 Turn memory_turn(int replicas, const std::vector<std::string>& environment, std::vector<MemoryResult>& results) {
   return {
       .name = fmt::format("{}, memory of tutti with {} replica{}", kMemoryModel, replicas, replicas == 1 ? "" : "s"),
-      .words = {"data_parallel_engines", "--engine", "tutti", "--memory", "--model", std::string(kMemoryModel),
-                "--batch", "8", "--replicas", std::to_string(replicas)},
+      .words = {kEngines, "--engine", "tutti", "--memory", "--model", std::string(kMemoryModel), "--batch", "8",
+                "--replicas", std::to_string(replicas)},
       .environment = environment,
       .take =
           [&results, replicas](const std::string& text) {
@@ -169,8 +198,8 @@ Turn accuracy_turn(const Compression& compression, int epochs, const std::vector
                    std::vector<AccuracyResult>& results) {
   const std::string name = to_string(compression);
   return {.name = fmt::format("{}, accuracy of tutti with {}", kAccuracyModel, name),
-          .words = {"data_parallel_engines", "--engine", "tutti", "--accuracy", name, "--model",
-                    std::string(kAccuracyModel), "--batch", "64", "--epochs", std::to_string(epochs)},
+          .words = {kEngines, "--engine", "tutti", "--accuracy", name, "--model", std::string(kAccuracyModel),
+                    "--batch", "64", "--epochs", std::to_string(epochs)},
           .environment = environment,
           .take =
               [&results, name, epochs](const std::string& text) {
@@ -196,7 +225,7 @@ std::vector<std::string> run(const std::vector<std::string>& arguments) {
   std::vector<StepResult> results;
   std::vector<std::vector<Turn>> groups;
   if (request.time) {
-    for (const std::string& model : request.models) groups.push_back(step_turns(request, model, environment, results));
+    for (const std::string& model : request.models) groups.push_back(turns_at(model, request, environment, results));
   }
   if (request.memory)
     groups.push_back({memory_turn(1, environment, measured.memory), memory_turn(8, environment, measured.memory)});

@@ -1,11 +1,11 @@
-// The engines of the data-parallel suite that are made of libtorch, each in a process of its own:
+// The engines of the data-parallel suite that are made of libtorch:
 //
 //   data_parallel_engines --engine tutti --model mlp-256,cnn --batch 64,512       the time of a step
+//   data_parallel_engines --engine tutti,never-talk --model cnn --batch 64        the same, taking turns
 //   data_parallel_engines --engine tutti --model mlp-50m --batch 8 --replicas 8 --memory
 //   data_parallel_engines --engine tutti --model mlp-256 --batch 64 --losses <folder>
-//   data_parallel_engines --engine tutti --model cnn --batch 64 --accuracy TopK:0.01   after some passes over
-//   Fashion-MNIST data_parallel_engines --kernels                                              what OPENBLAS_CORETYPE
-//   should be
+//   data_parallel_engines --engine tutti --model cnn --batch 64 --accuracy TopK:0.01
+//   data_parallel_engines --kernels                                               what OPENBLAS_CORETYPE should be
 //
 // - tutti: tutti::DataParallel, whose replicas are threads.
 // - tutti-processes: tutti::DistributedModule on the processes that `tutti launch` has started.
@@ -57,7 +57,7 @@ namespace tutti::bench {
 namespace {
 
 struct Request {
-  std::string engine = "tutti";
+  std::vector<std::string> engines;
   std::vector<std::string> models;
   std::vector<int> batches;
   int replicas = 2;
@@ -224,17 +224,22 @@ void tell(const std::string& line) {
 void measure_steps(const Request& request) {
   for (const std::string& model : request.models) {
     for (const int batch : request.batches) {
-      const StepCalls calls = steps_of(
-          request.engine,
-          {.model = model, .batch = batch, .replicas = request.replicas, .learning_rate = request.learning_rate});
-      const cli::Timing timing = time_steps(request.seconds, calls);
+      std::vector<StepCalls> calls;
+      for (const std::string& engine : request.engines) {
+        calls.push_back(steps_of(
+            engine,
+            {.model = model, .batch = batch, .replicas = request.replicas, .learning_rate = request.learning_rate}));
+      }
+      const std::vector<cli::Timing> timings = time_steps(request.seconds, calls);
       // Of several processes one speaks for all.
       if (const std::optional<ProcessPlace> place = discover_place(); place && place->rank != Rank{0}) continue;
-      tell(to_json_line(StepResult{.engine = request.engine,
-                                   .model = model,
-                                   .batch = batch,
-                                   .threads = at::get_num_threads(),
-                                   .timing = timing}));
+      for (std::size_t i = 0; i < timings.size(); ++i) {
+        tell(to_json_line(StepResult{.engine = request.engines[i],
+                                     .model = model,
+                                     .batch = batch,
+                                     .threads = at::get_num_threads(),
+                                     .timing = timings[i]}));
+      }
     }
   }
 }
@@ -273,7 +278,7 @@ void measure_memory(const Request& request) {
         parameters += parameter.nbytes();
         if (parameter.grad().defined()) gradients += parameter.grad().nbytes();
       }
-      tell(to_json_line(MemoryResult{.engine = request.engine,
+      tell(to_json_line(MemoryResult{.engine = request.engines.front(),
                                      .model = model,
                                      .replicas = request.replicas,
                                      .batch = batch,
@@ -325,7 +330,7 @@ void tell_losses(const Request& request) {
   for (std::int64_t i = 0; i < data.size(0); ++i) {
     const double loss = step(parallel, {data[i], targets.reshape({-1, batch})[i]});
     const nlohmann::ordered_json line{
-        {"engine", request.engine}, {"model", model}, {"batch", batch}, {"step", i + 1}, {"loss", loss}};
+        {"engine", request.engines.front()}, {"model", model}, {"batch", batch}, {"step", i + 1}, {"loss", loss}};
     tell(line.dump());
   }
 }
@@ -342,8 +347,9 @@ void tell_accuracy(const Request& request) {
 bool parse_request(const std::vector<std::string>& arguments, Request& request) {
   std::string models = "mlp-256,mlp-1024,mlp-2048,cnn";
   std::string batches = "64,512";
+  std::string engines = "tutti";
   cli::CommandLine line("Times training steps; prints one JSON object a line.", "data_parallel_engines");
-  line.option("--engine", request.engine, "tutti, tutti-processes, single or never-talk");
+  line.option("--engine", engines, "tutti, tutti-processes, single, never-talk; with commas between they take turns");
   line.option("--model", models, "networks, with commas between");
   line.option("--batch", batches, "rows of all replicas together, with commas between");
   line.option("--replicas", request.replicas, 1, 1024, "of tutti and never-talk");
@@ -355,9 +361,11 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   line.option("--epochs", request.epochs, 1, 1000, "of --accuracy: passes over the images");
   line.flag("--kernels", request.kernels, "the kernels that tutti chooses for OpenBLAS, and nothing else");
   if (!line.parse(arguments)) return false;
+  request.engines = cli::parse_list("--engine", engines);
   request.models = cli::parse_list("--model", models);
   request.batches = cli::parse_counts("--batch", batches, kMostRows);
-  if ((request.memory || !request.losses.empty() || !request.accuracy.empty()) && request.engine != "tutti")
+  if ((request.memory || !request.losses.empty() || !request.accuracy.empty()) &&
+      request.engines != std::vector<std::string>{"tutti"})
     throw UsageError("--memory, --losses and --accuracy are for the engine tutti");
   return true;
 }

@@ -1,9 +1,11 @@
 // How a training step is timed, by every engine alike; peers/ddp_peer.py does the same in Python.
 //
-//   cli::Timing timing = time_steps(0.5, {.run = [&](std::uint64_t n) { for (...) loop.step(); }});
+//   std::vector<cli::Timing> timings = time_steps(0.5, {{.run = [&](std::uint64_t n) { for (...) loop.step(); }},
+//   ...});
 //
 // Steps to warm up; then repetitions of many steps, as many as fit into the time. A repetition's figure is its mean,
-// for a step may leave work to the next one; what is told is the median of the repetitions.
+// for a step may leave work to the next one; what is told is the median of the repetitions. Several take turns, a
+// repetition each: what disturbs the machine for a second disturbs them alike.
 #pragma once
 
 #include <algorithm>
@@ -22,26 +24,51 @@ struct StepCalls {
   std::function<std::uint64_t(std::uint64_t)> agree = [](std::uint64_t of_first) { return of_first; };
 };
 
-inline cli::Timing time_steps(double seconds, const StepCalls& calls) {
-  constexpr std::uint64_t kFirstSteps = 3;
-  constexpr double kWarmUpSeconds = 0.1;
-  constexpr std::uint64_t kRepetitions = 5;
-  const auto seconds_per_step = [&](std::uint64_t steps) {
+namespace detail {
+
+// One of those that take turns.
+class TimedSteps {
+ public:
+  TimedSteps(double seconds, const StepCalls& calls) : calls_(calls) {
+    constexpr std::uint64_t kFirstSteps = 3;
+    constexpr double kWarmUpSeconds = 0.1;
+    calls_.run(kFirstSteps);
+    const double at_first = seconds_per_step(kFirstSteps);
+    const double warm = seconds_per_step(steps_in(kWarmUpSeconds, at_first));
+    plan_.batch = steps_in(seconds / static_cast<double>(plan_.repetitions), warm);
+  }
+
+  void repeat() { means_.push_back(seconds_per_step(plan_.batch)); }
+  std::uint64_t repetitions() const { return plan_.repetitions; }
+  cli::Timing timing() const { return cli::summarize(means_, plan_); }
+
+ private:
+  double seconds_per_step(std::uint64_t steps) const {
     const auto begin = std::chrono::steady_clock::now();
-    calls.run(steps);
+    calls_.run(steps);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     return std::max(elapsed.count(), 1e-9) / static_cast<double>(steps);
-  };
-  const auto steps_in = [&](double time, double per_step) {
-    return calls.agree(static_cast<std::uint64_t>(std::clamp(time / per_step, 1.0, 1e6)));
-  };
-  calls.run(kFirstSteps);
-  const double at_first = seconds_per_step(kFirstSteps);
-  const double warm = seconds_per_step(steps_in(kWarmUpSeconds, at_first));
-  const cli::Plan plan{kRepetitions, steps_in(seconds / kRepetitions, warm)};
-  std::vector<double> means;
-  for (std::uint64_t i = 0; i < plan.repetitions; ++i) means.push_back(seconds_per_step(plan.batch));
-  return cli::summarize(means, plan);
+  }
+  std::uint64_t steps_in(double time, double per_step) const {
+    return calls_.agree(static_cast<std::uint64_t>(std::clamp(time / per_step, 1.0, 1e6)));
+  }
+
+  const StepCalls& calls_;
+  cli::Plan plan_{.repetitions = 5, .batch = 1};
+  std::vector<double> means_;
+};
+
+}  // namespace detail
+
+inline std::vector<cli::Timing> time_steps(double seconds, const std::vector<StepCalls>& calls) {
+  std::vector<detail::TimedSteps> timed;
+  for (const StepCalls& one : calls) timed.emplace_back(seconds, one);
+  for (std::uint64_t i = 0; i < timed.front().repetitions(); ++i) {
+    for (detail::TimedSteps& one : timed) one.repeat();
+  }
+  std::vector<cli::Timing> timings;
+  for (const detail::TimedSteps& one : timed) timings.push_back(one.timing());
+  return timings;
 }
 
 }  // namespace tutti::bench

@@ -34,10 +34,14 @@ source "${0%/*}/answer.sh"
   echo "{\"engine\":\"tutti\",\"model\":\"cnn\",\"batch\":64,\"compression\":\"$4\",\"epochs\":${10},\"accuracy\":0.8${#4},\"gradient_bytes\":1000,\"sent_bytes\":25}"
   exit
 }
-# --engine <name> --model <name> --batch <list> --seconds <number>
-seconds=1
-[[ $2 == single ]] && seconds=$((5 - OMP_NUM_THREADS))
-for batch in ${6//,/ }; do answer "$2" "$4" "$batch" "$seconds"; done
+# --engine <list> --model <name> --batch <list> --seconds <number>
+for batch in ${6//,/ }; do
+  for engine in ${2//,/ }; do
+    seconds=1
+    [[ $engine == single ]] && seconds=$((5 - OMP_NUM_THREADS))
+    answer "$engine" "$4" "$batch" "$seconds"
+  done
+done
 END
 cat >"$scratch/ddp_peer.py" <<'END'
 #!/usr/bin/env bash
@@ -63,10 +67,11 @@ expect 0 "48 $scratch/lines" wc -l "$scratch/lines"
 expect 0 "40" grep -c '^{"engine":"[a-z-]*","model":"[a-z0-9-]*","batch":[0-9]*,"seconds":[0-9.]*,' "$scratch/lines"
 expect 0 '"batch":512,"seconds":3.0,"seconds_p10":1.0,"seconds_p90":1.0,"threads":2,' grep '"single","model":"cnn"' "$scratch/lines"
 # Every turn with the same kernels, and the threads it should have.
-expect 0 "55" grep -c "CORETYPE=Haswell" "$scratch/asked"
-expect 0 "55 $scratch/asked" wc -l "$scratch/asked"
+expect 0 "39" grep -c "CORETYPE=Haswell" "$scratch/asked"
+expect 0 "39 $scratch/asked" wc -l "$scratch/asked"
 expect 0 "8" grep -c "OMP=2 OPENBLAS=2" "$scratch/asked"
-expect 0 "data_parallel_engines --engine tutti --model mlp-256 --batch 64,512 --seconds 0.5 OMP=1 OPENBLAS=1" cat "$scratch/asked"
+expect 0 "data_parallel_engines --engine tutti,single,never-talk --model mlp-256 --batch 64,512 --seconds 0.5 OMP=1 OPENBLAS=1" cat "$scratch/asked"
+expect 0 "data_parallel_engines --engine single --model cnn --batch 64,512 --seconds 0.5 OMP=2 OPENBLAS=2" cat "$scratch/asked"
 expect 0 "data_parallel_engines --engine tutti-processes --model cnn --batch 64,512 --seconds 0.5 OMP=1" cat "$scratch/asked"
 expect 0 "ddp_peer.py --model cnn --batch 64,512 --seconds 0.5 OMP=1 OPENBLAS=1" cat "$scratch/asked"
 
@@ -86,6 +91,9 @@ expect 1 '"engine":"never-talk","model":"cnn","batch":64' "${driver[@]}" --measu
 # shellcheck disable=SC2016
 printf '#!/usr/bin/env bash\nsource "${0%%/*}/answer.sh"\nanswer gloo cnn 64 1\n' >"$scratch/ddp_peer.py"
 expect 1 "it measured something else" "${driver[@]}" --measure time --model cnn --batch 64 --engine ddp
+# shellcheck disable=SC2016
+printf '#!/usr/bin/env bash\nsource "${0%%/*}/answer.sh"\nanswer ddp cnn 64 1\n' >"$scratch/ddp_peer.py"
+expect 1 "it did not measure all engines and batches" "${driver[@]}" --measure time --model cnn --batch 64,512 --engine ddp
 
 expect 0 "--engine TEXT" "${driver[@]}" --help
 expect 2 "--model: expected mlp-256, mlp-1024, mlp-2048, cnn, found 'mlp-255'; did you mean 'mlp-256'?" "${driver[@]}" --model mlp-255
