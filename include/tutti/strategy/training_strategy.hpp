@@ -1,0 +1,239 @@
+// How a graph is trained: a value that belongs to it. docs/strategies.md tells every field with its range and default.
+//
+//   TrainingStrategy strategy = strategy::DataParallel{.num_replicas = 2, .aggregation = strategy::AllReduce{}};
+//   to_string(strategy);    // "DataParallel: 2 replicas, AllReduce"
+//   to_json(strategy);      // {"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}
+//
+// In JSON an alternative is told by the key "type", of a protocol by "protocol", of all others by "method". Fields that
+// are marked as optional here may be left out there, and are when they hold their defaults; all others must be given.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+#include <tutti/base/json.hpp>
+#include <tutti/strategy/all_reduce_strategy.hpp>
+#include <tutti/strategy/compression.hpp>
+
+namespace tutti {
+
+// Apart from tutti, where DataParallel is what carries this one out.
+namespace strategy {
+
+// One worker.
+struct Local {
+  friend bool operator==(const Local&, const Local&) = default;
+};
+
+// --- DataParallel: replicas of the graph, each with a share of the batch ---
+
+// All optional.
+struct AllReduce {
+  AllReduceStrategy algorithm = Auto{};
+  Compression compression = NoCompression{};
+  // The batch is dealt out to so many shards, whoever computes them: the same bits on any number of replicas. One per
+  // replica, where 0.
+  int logical_shards = 0;
+  friend bool operator==(const AllReduce&, const AllReduce&) = default;
+};
+
+// One holds the parameters; replicas send it gradients.
+struct ParameterServer {
+  friend bool operator==(const ParameterServer&, const ParameterServer&) = default;
+};
+
+enum class Topology { ring, complete, exponential, torus, random };
+
+// Replicas average with their neighbours only.
+struct Decentralized {
+  Topology topology = Topology::ring;
+  friend bool operator==(const Decentralized&, const Decentralized&) = default;
+};
+
+using GradientAggregation = std::variant<AllReduce, ParameterServer, Decentralized>;
+
+struct DataParallel {
+  std::int64_t num_replicas = 1;
+  GradientAggregation aggregation = AllReduce{};
+  friend bool operator==(const DataParallel&, const DataParallel&) = default;
+};
+
+// --- ModelParallel: parts of the graph in different places ---
+
+struct WorkerId {
+  std::string id;
+  friend bool operator==(const WorkerId&, const WorkerId&) = default;
+};
+
+struct Tag {
+  std::string tag;
+  friend bool operator==(const Tag&, const Tag&) = default;
+};
+
+// {"WorkerId": "w0"}, {"Tag": "gpu"}.
+using RemoteTarget = std::variant<WorkerId, Tag>;
+
+struct Partition {
+  std::vector<std::string> node_ids;
+  RemoteTarget target;
+  friend bool operator==(const Partition&, const Partition&) = default;
+};
+
+// Through a shared directory.
+struct DataStore {
+  friend bool operator==(const DataStore&, const DataStore&) = default;
+};
+
+// From worker to worker.
+struct Direct {
+  friend bool operator==(const Direct&, const Direct&) = default;
+};
+
+enum class Schedule { gpipe, one_f_one_b, interleaved };  // the second is "1f1b" in JSON
+
+// The same, with several micro-batches on their way at once.
+struct Pipeline {
+  std::int64_t micro_batch_size = 1;          // rows
+  Schedule schedule = Schedule::one_f_one_b;  // optional
+  friend bool operator==(const Pipeline&, const Pipeline&) = default;
+};
+
+using CommunicationProtocol = std::variant<DataStore, Direct, Pipeline>;
+
+struct ModelParallel {
+  std::vector<Partition> partitions;  // a node is in one of them
+  CommunicationProtocol communication = Direct{};
+  friend bool operator==(const ModelParallel&, const ModelParallel&) = default;
+};
+
+// --- Federated: clients that keep their data ---
+
+// The mean, weighted by samples.
+struct FedAvg {
+  friend bool operator==(const FedAvg&, const FedAvg&) = default;
+};
+
+// The same, with a term that keeps clients near the server's model.
+struct FedProx {
+  double mu = 0.01;
+  friend bool operator==(const FedProx&, const FedProx&) = default;
+};
+
+// The server takes the mean of the changes as a gradient, for Yogi.
+struct FedYogi {
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double tau = 0.001;
+  friend bool operator==(const FedYogi&, const FedYogi&) = default;
+};
+
+using FederatedAggregation = std::variant<FedAvg, FedProx, FedYogi>;
+
+struct All {
+  friend bool operator==(const All&, const All&) = default;
+};
+
+// This share of the clients, drawn anew each round.
+struct Random {
+  double fraction = 0.1;
+  friend bool operator==(const Random&, const Random&) = default;
+};
+
+// Those that have all of these tags.
+struct ByCapability {
+  std::vector<std::string> required_tags;
+  friend bool operator==(const ByCapability&, const ByCapability&) = default;
+};
+
+using ClientSelection = std::variant<All, Random, ByCapability>;
+
+// The strategy of each client or member.
+using Inner = std::variant<Local, DataParallel>;
+
+struct Federated {
+  std::int64_t num_clients = 1;
+  std::int64_t rounds = 1;
+  FederatedAggregation aggregation = FedAvg{};
+  ClientSelection client_selection = All{};
+  Inner inner = Local{};  // optional
+  friend bool operator==(const Federated&, const Federated&) = default;
+};
+
+// --- PopulationBased: members that learn their hyperparameters from each other ---
+
+// The worst of this share take over from the best of it.
+struct Truncation {
+  double fraction = 0.2;
+  friend bool operator==(const Truncation&, const Truncation&) = default;
+};
+
+// A member takes over from another, drawn at random, that is better by more than this.
+struct Binary {
+  double threshold = 0;
+  friend bool operator==(const Binary&, const Binary&) = default;
+};
+
+using ExploitStrategy = std::variant<Truncation, Binary>;
+
+// Times a number from [1 - factor, 1 + factor].
+struct Perturbation {
+  double factor = 0.2;
+  friend bool operator==(const Perturbation&, const Perturbation&) = default;
+};
+
+// Drawn anew from the search space.
+struct Resample {
+  friend bool operator==(const Resample&, const Resample&) = default;
+};
+
+using ExploreStrategy = std::variant<Perturbation, Resample>;
+
+struct PopulationBased {
+  std::int64_t population_size = 1;
+  std::int64_t generations = 1;
+  ExploitStrategy exploit = Truncation{};
+  ExploreStrategy explore = Perturbation{};
+  Inner inner = Local{};  // optional
+  friend bool operator==(const PopulationBased&, const PopulationBased&) = default;
+};
+
+// --- Custom: a coordinator that is known by its name ---
+
+struct Custom {
+  std::string coordinator;
+  std::string config = "{}";  // the text of a JSON value, which is the coordinator's to read; {} where JSON has none
+  friend bool operator==(const Custom&, const Custom&) = default;
+};
+
+}  // namespace strategy
+
+using TrainingStrategy = std::variant<strategy::Local, strategy::DataParallel, strategy::ModelParallel,
+                                      strategy::Federated, strategy::PopulationBased, strategy::Custom>;
+
+// "DataParallel".
+std::string_view name_of(const TrainingStrategy& strategy);
+// One line for people.
+std::string to_string(const TrainingStrategy& strategy);
+// Is it anything but Local?
+bool is_distributed(const TrainingStrategy& strategy);
+
+// Throws a UsageError for what training_strategy_from_json would refuse:
+//   "DataParallel: num_replicas: expected a whole number from 1 to 65536, found 0".
+void validate(const TrainingStrategy& strategy);
+
+// Does not validate; throws a UsageError for a config that is no JSON. Reading what was written gives an equal
+// strategy, with the config laid out without blanks.
+nlohmann::ordered_json to_json(const TrainingStrategy& strategy);
+TrainingStrategy training_strategy_from_json(const JsonValue& value);
+
+// A subgraph may have a strategy of its own, where it is Local inside DataParallel (its parameters are private to each
+// replica), Local inside Federated (they stay on the client), DataParallel inside ModelParallel (that stage is
+// replicated), or equal to its parent graph's. Otherwise this is the reason, a clause that names both.
+std::optional<std::string> why_not_inside(const TrainingStrategy& outer, const TrainingStrategy& inner);
+
+}  // namespace tutti

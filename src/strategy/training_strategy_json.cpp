@@ -1,0 +1,386 @@
+// Training strategies in JSON: tables of their names and fields, and one way to read and to write what they describe.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/strategy/training_strategy.hpp>
+
+namespace tutti {
+namespace strategy {
+namespace {
+
+using nlohmann::ordered_json;
+
+// --- names, in the order of enumerators and alternatives ---
+
+template <typename Enum>
+constexpr std::array<const char*, 0> kEnumerators = {};
+template <>
+constexpr std::array kEnumerators<Topology> = {"ring", "complete", "exponential", "torus", "random"};
+template <>
+constexpr std::array kEnumerators<Schedule> = {"gpipe", "1f1b", "interleaved"};
+
+template <typename Variant>
+struct Union {
+  const char* tag;  // the key that tells the alternative
+  std::array<const char*, std::variant_size_v<Variant>> names;
+};
+
+template <typename Variant>
+constexpr Union<Variant> kUnion = {};
+template <>
+constexpr Union<TrainingStrategy> kUnion<TrainingStrategy> = {
+    "type", {"Local", "DataParallel", "ModelParallel", "Federated", "PopulationBased", "Custom"}};
+template <>
+constexpr Union<Inner> kUnion<Inner> = {"type", {"Local", "DataParallel"}};
+template <>
+constexpr Union<GradientAggregation> kUnion<GradientAggregation> = {"method",
+                                                                    {"AllReduce", "ParameterServer", "Decentralized"}};
+template <>
+constexpr Union<CommunicationProtocol> kUnion<CommunicationProtocol> = {"protocol",
+                                                                        {"DataStore", "Direct", "Pipeline"}};
+template <>
+constexpr Union<FederatedAggregation> kUnion<FederatedAggregation> = {"method", {"FedAvg", "FedProx", "FedYogi"}};
+template <>
+constexpr Union<ClientSelection> kUnion<ClientSelection> = {"method", {"All", "Random", "ByCapability"}};
+template <>
+constexpr Union<ExploitStrategy> kUnion<ExploitStrategy> = {"method", {"Truncation", "Binary"}};
+template <>
+constexpr Union<ExploreStrategy> kUnion<ExploreStrategy> = {"method", {"Perturbation", "Resample"}};
+
+// --- fields, in the order of the document ---
+
+struct Anything {};
+
+struct JsonText {};  // of a string: the text of a JSON value, which stands in the document as such
+
+struct ListOf {
+  const char* element;
+  std::size_t min = 0;
+};
+
+enum class Presence { required, written, own };  // the latter two may be left out; own ones are, at their defaults
+
+template <typename Struct, typename Member, typename Allowed>
+struct Field {
+  const char* key;
+  Member Struct::*member;
+  Allowed allowed;
+  Presence presence;
+};
+
+template <typename Struct, typename Member, typename Allowed = Anything>
+constexpr Field<Struct, Member, Allowed> field(const char* key, Member Struct::*member, Allowed allowed = {},
+                                               Presence presence = Presence::required) {
+  return {key, member, allowed, presence};
+}
+
+template <typename Struct, typename Member, typename Allowed = Anything>
+constexpr Field<Struct, Member, Allowed> own(const char* key, Member Struct::*member, Allowed allowed = {}) {
+  return {key, member, allowed, Presence::own};
+}
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
+constexpr IntegerRange from_one_to(std::int64_t max) { return {.min = 1, .max = max}; }
+constexpr NumberRange kFromZero = {.min = 0};
+constexpr NumberRange kAboveZero = {.min = 0, .min_excluded = true};
+constexpr NumberRange kShare = {.min = 0, .max = 1, .min_excluded = true};
+constexpr NumberRange kDecay = {.min = 0, .max = 1, .max_excluded = true};
+
+template <typename Struct>
+constexpr auto kFields = std::tuple();
+template <>
+constexpr auto kFields<AllReduce> = std::tuple(own("algorithm", &AllReduce::algorithm),
+                                               own("compression", &AllReduce::compression),
+                                               own("logical_shards", &AllReduce::logical_shards,
+                                                   IntegerRange{.min = 0, .max = 65'536}));
+template <>
+constexpr auto kFields<Decentralized> = std::tuple(field("topology", &Decentralized::topology));
+template <>
+constexpr auto kFields<DataParallel> = std::tuple(field("num_replicas", &DataParallel::num_replicas,
+                                                        from_one_to(65'536)),
+                                                  field("aggregation", &DataParallel::aggregation));
+template <>
+constexpr auto kFields<Partition> = std::tuple(field("node_ids", &Partition::node_ids, ListOf{"node id", 1}),
+                                               field("target", &Partition::target));
+template <>
+constexpr auto kFields<Pipeline> = std::tuple(field("micro_batch_size", &Pipeline::micro_batch_size,
+                                                    from_one_to(kMaxInt)),
+                                              own("schedule", &Pipeline::schedule));
+template <>
+constexpr auto kFields<ModelParallel> = std::tuple(field("partitions", &ModelParallel::partitions,
+                                                         ListOf{"partition", 1}),
+                                                   field("communication", &ModelParallel::communication));
+template <>
+constexpr auto kFields<FedProx> = std::tuple(field("mu", &FedProx::mu, kFromZero));
+template <>
+constexpr auto kFields<FedYogi> = std::tuple(field("beta1", &FedYogi::beta1, kDecay),
+                                             field("beta2", &FedYogi::beta2, kDecay),
+                                             field("tau", &FedYogi::tau, kAboveZero));
+template <>
+constexpr auto kFields<Random> = std::tuple(field("fraction", &Random::fraction, kShare));
+template <>
+constexpr auto kFields<ByCapability> = std::tuple(field("required_tags", &ByCapability::required_tags, ListOf{"tag"}));
+template <>
+constexpr auto kFields<Federated> = std::tuple(field("num_clients", &Federated::num_clients, from_one_to(100'000'000)),
+                                               field("rounds", &Federated::rounds, from_one_to(kMaxInt)),
+                                               field("aggregation", &Federated::aggregation),
+                                               field("client_selection", &Federated::client_selection),
+                                               own("inner", &Federated::inner));
+template <>
+constexpr auto kFields<Truncation> = std::tuple(field("fraction", &Truncation::fraction, kShare));
+template <>
+constexpr auto kFields<Binary> = std::tuple(field("threshold", &Binary::threshold, kFromZero));
+template <>
+constexpr auto kFields<Perturbation> = std::tuple(field("factor", &Perturbation::factor, kShare));
+template <>
+constexpr auto kFields<PopulationBased> =
+    std::tuple(field("population_size", &PopulationBased::population_size, from_one_to(1'000'000)),
+               field("generations", &PopulationBased::generations, from_one_to(kMaxInt)),
+               field("exploit", &PopulationBased::exploit), field("explore", &PopulationBased::explore),
+               own("inner", &PopulationBased::inner));
+template <>
+constexpr auto kFields<Custom> = std::tuple(field("coordinator", &Custom::coordinator),
+                                            field("config", &Custom::config, JsonText{}, Presence::written));
+
+template <typename Struct, typename Call>
+void for_each_field(const Call& call) {
+  std::apply([&](const auto&... fields) { (call(fields), ...); }, kFields<Struct>);
+}
+
+// --- what must hold between fields ---
+
+template <typename Struct>
+void refuse_unless_consistent(const Struct&, const JsonValue&) {}
+
+void refuse_unless_consistent(const AllReduce& its, const JsonValue& object) {
+  const bool is_direct =
+      std::holds_alternative<Auto>(its.algorithm) && std::holds_alternative<NoCompression>(its.compression);
+  if (its.logical_shards == 0 || is_direct) return;
+  throw object.at("logical_shards")
+      .error(fmt::format("the same bits on any number of replicas need the algorithm Auto and no compression, "
+                         "found {} and {}",
+                         to_string(its.algorithm), to_string(its.compression)));
+}
+
+void refuse_unless_consistent(const DataParallel& its, const JsonValue& object) {
+  const AllReduce* all_reduce = std::get_if<AllReduce>(&its.aggregation);
+  if (all_reduce == nullptr || all_reduce->logical_shards == 0 || all_reduce->logical_shards >= its.num_replicas)
+    return;
+  throw object.at("aggregation")
+      .at("logical_shards")
+      .expected(fmt::format("at least one for each of {} replicas", its.num_replicas));
+}
+
+// Strings of which each may be given once.
+class Given {
+ public:
+  void add(const JsonValue& value, std::string_view what, std::string place) {
+    const auto [first, is_new] = places_.emplace(value.string(), std::move(place));
+    if (!is_new) throw value.expected(fmt::format("another {} than at {}", what, first->second));
+  }
+
+ private:
+  std::map<std::string, std::string> places_;
+};
+
+void refuse_unless_consistent(const ByCapability& its, const JsonValue& object) {
+  Given given;
+  const JsonValue tags = object.at("required_tags");
+  for (std::size_t i = 0; i < its.required_tags.size(); ++i)
+    given.add(tags.element(i), "tag", fmt::format("required_tags[{}]", i));
+}
+
+void refuse_unless_consistent(const ModelParallel& its, const JsonValue& object) {
+  Given given;
+  const JsonValue partitions = object.at("partitions");
+  for (std::size_t i = 0; i < its.partitions.size(); ++i) {
+    const JsonValue node_ids = partitions.element(i).at("node_ids");
+    for (std::size_t j = 0; j < its.partitions[i].node_ids.size(); ++j)
+      given.add(node_ids.element(j), "node", fmt::format("partitions[{}].node_ids[{}]", i, j));
+  }
+}
+
+// --- reading ---
+
+template <typename... Alternatives>
+void read(const JsonValue& value, std::variant<Alternatives...>& result, Anything);
+
+template <typename Struct>
+void read_struct(const JsonValue& object, Struct& result, std::vector<std::string> known_keys);
+
+template <std::size_t kCount>
+std::size_t read_choice(const JsonValue& value, const std::array<const char*, kCount>& names) {
+  const std::string& name = value.one_of({names.begin(), names.end()});
+  return static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+template <typename Enum>
+requires std::is_enum_v<Enum>
+void read(const JsonValue& value, Enum& result, Anything) {
+  result = static_cast<Enum>(read_choice(value, kEnumerators<Enum>));
+}
+
+template <typename Integer>
+void read(const JsonValue& value, Integer& result, IntegerRange range) {
+  result = static_cast<Integer>(value.integer(range));
+}
+
+void read(const JsonValue& value, double& result, NumberRange range) { result = value.number(range); }
+
+void read(const JsonValue& value, std::string& result, Anything) {
+  if (!value.is_string() || value.string().empty()) throw value.expected("a string that is not empty");
+  result = value.string();
+}
+
+void read(const JsonValue& value, std::string& result, JsonText) { result = value.raw().dump(); }
+
+void read(const JsonValue& value, AllReduceStrategy& result, Anything) {
+  result = all_reduce_strategy_from_json(value);
+}
+
+void read(const JsonValue& value, Compression& result, Anything) { result = compression_from_json(value); }
+
+void read(const JsonValue& value, RemoteTarget& result, Anything) {
+  if (value.is_object()) value.refuse_other_keys({"WorkerId", "Tag"});
+  if (!value.is_object() || value.keys().size() != 1)
+    throw value.expected(R"({"WorkerId": "w0"} or {"Tag": "gpu"}, one of the two)");
+  if (const auto tag = value.find("Tag"))
+    read(*tag, result.emplace<Tag>().tag, Anything{});
+  else
+    read(value.at("WorkerId"), result.emplace<WorkerId>().id, Anything{});
+}
+
+void read(const JsonValue& value, Partition& result, Anything) { read_struct(value, result, {}); }
+
+template <typename Element>
+void read(const JsonValue& value, std::vector<Element>& result, ListOf list) {
+  if (value.size() < list.min) throw value.expected(fmt::format("at least one {}", list.element));
+  for (const JsonValue& element : value.elements()) read(element, result.emplace_back(), Anything{});
+}
+
+template <typename Struct>
+void read_struct(const JsonValue& object, Struct& result, std::vector<std::string> known_keys) {
+  for_each_field<Struct>([&](const auto& field) {
+    known_keys.emplace_back(field.key);
+    const auto value = field.presence == Presence::required ? object.at(field.key) : object.find(field.key);
+    if (value) read(*value, result.*field.member, field.allowed);
+  });
+  object.refuse_other_keys(known_keys);
+  refuse_unless_consistent(result, object);
+}
+
+// Of a value that must have it; otherwise the error lists what it may be.
+template <typename Variant>
+JsonValue tag_of(const JsonValue& value) {
+  constexpr auto& names = kUnion<Variant>.names;
+  const std::string tag = kUnion<Variant>.tag;
+  if (const auto its = value.is_object() ? value.find(tag) : std::nullopt) return *its;
+  const std::string allowed =
+      fmt::format("\"{}\" or \"{}\"", fmt::join(names.begin(), names.end() - 1, "\", \""), names.back());
+  if (!value.is_object()) throw value.expected(fmt::format("an object with the key \"{}\": {}", tag, allowed));
+  const auto meant = nearest_name(tag, value.keys());
+  throw value.error(fmt::format("missing key \"{}\": {}{}", tag, allowed,
+                                meant ? fmt::format("; is {} meant to be it?", ordered_json(*meant).dump()) : ""));
+}
+
+template <typename Variant, typename Alternative>
+void read_alternative(const JsonValue& object, Variant& result) {
+  read_struct(object, result.template emplace<Alternative>(), {kUnion<Variant>.tag});
+}
+
+template <typename... Alternatives>
+void read(const JsonValue& value, std::variant<Alternatives...>& result, Anything) {
+  using Variant = std::variant<Alternatives...>;
+  constexpr std::array readers = {&read_alternative<Variant, Alternatives>...};
+  readers[read_choice(tag_of<Variant>(value), kUnion<Variant>.names)](value, result);
+}
+
+// --- writing ---
+
+template <typename... Alternatives>
+ordered_json write(const std::variant<Alternatives...>& value, Anything);
+
+template <typename Struct>
+void write_struct(const Struct& value, ordered_json& object);
+
+template <typename Scalar, typename Allowed>
+ordered_json write(const Scalar& value, Allowed) {
+  return value;
+}
+
+// One that is none stays a number, for whoever reads it to refuse.
+template <typename Enum>
+requires std::is_enum_v<Enum> ordered_json write(Enum value, Anything) {
+  const auto index = static_cast<std::size_t>(value);
+  return index < kEnumerators<Enum>.size() ? ordered_json(kEnumerators<Enum>[index]) : ordered_json(index);
+}
+
+ordered_json write(const std::string& value, JsonText) {
+  return JsonDocument::parse(value, "Custom.config").root().raw();
+}
+
+ordered_json write(const AllReduceStrategy& value, Anything) { return to_json(value); }
+
+ordered_json write(const Compression& value, Anything) { return to_json(value); }
+
+ordered_json write(const RemoteTarget& value, Anything) {
+  if (const Tag* tag = std::get_if<Tag>(&value)) return ordered_json::object({{"Tag", tag->tag}});
+  return ordered_json::object({{"WorkerId", std::get<WorkerId>(value).id}});
+}
+
+ordered_json write(const Partition& value, Anything) {
+  ordered_json object = ordered_json::object();
+  write_struct(value, object);
+  return object;
+}
+
+template <typename Element>
+ordered_json write(const std::vector<Element>& value, ListOf) {
+  ordered_json array = ordered_json::array();
+  for (const Element& element : value) array.push_back(write(element, Anything{}));
+  return array;
+}
+
+template <typename Struct>
+void write_struct(const Struct& value, ordered_json& object) {
+  for_each_field<Struct>([&](const auto& field) {
+    const auto& member = value.*field.member;
+    if (field.presence == Presence::own && member == Struct{}.*field.member) return;
+    object[field.key] = write(member, field.allowed);
+  });
+}
+
+template <typename... Alternatives>
+ordered_json write(const std::variant<Alternatives...>& value, Anything) {
+  constexpr auto& its_union = kUnion<std::variant<Alternatives...>>;
+  ordered_json object = ordered_json::object({{its_union.tag, its_union.names[value.index()]}});
+  std::visit([&](const auto& alternative) { write_struct(alternative, object); }, value);
+  return object;
+}
+
+}  // namespace
+}  // namespace strategy
+
+std::string_view name_of(const TrainingStrategy& strategy) {
+  return strategy::kUnion<TrainingStrategy>.names[strategy.index()];
+}
+
+nlohmann::ordered_json to_json(const TrainingStrategy& strategy) {
+  return strategy::write(strategy, strategy::Anything{});
+}
+
+TrainingStrategy training_strategy_from_json(const JsonValue& value) {
+  TrainingStrategy result;
+  strategy::read(value, result, strategy::Anything{});
+  return result;
+}
+
+}  // namespace tutti
