@@ -130,6 +130,8 @@ RandomDraws::RandomDraws(const RandomDrawsKey& key)
 
 RandomDraws::~RandomDraws() { innermost = outer_; }
 
+const RandomDraws* RandomDraws::current() { return innermost; }
+
 const at::Generator& RandomDraws::generator() {
   while (generators.size() <= depth_) generators.push_back(at::detail::createCPUGenerator());
   const at::Generator& generator = generators[depth_];

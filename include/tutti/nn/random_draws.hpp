@@ -42,6 +42,9 @@ class RandomDraws {
 
   const RandomDrawsKey& key() const { return key_; }
 
+  // The innermost scope of this thread; null outside of any.
+  static const RandomDraws* current();
+
   // What the scope draws from: for whatever takes a generator. Valid as long as the scope.
   const at::Generator& generator();
 

@@ -1,0 +1,106 @@
+// An operator: from the shapes of its inputs and its options it says what comes out and which parameters it has,
+// without computing anything; and how it computes. Those that tutti has are in docs/operators.md; users add their own.
+//
+//   OperatorRegistry operators;                                    // those that tutti has
+//   operators.add({.name = "scale", .least_inputs = 1, .most_inputs = 1, .resolve = [](const auto& options, auto
+//   inputs) {
+//     return Operator{.output = inputs[0],
+//                     .parameters = {{.name = "factor", .shape = {1}, .initial = initializer::Constant{1}}},
+//                     .compute = [](const OperatorCall& call) { return call.inputs[0] * call.parameters[0]; }};
+//   }});
+//
+// One that is a torch::nn::Module, and whose shapes only its forward knows: graph/module_operator.hpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/graph/initializer.hpp>
+#include <tutti/graph/node_options.hpp>
+#include <tutti/graph/shape.hpp>
+
+namespace at {
+class Tensor;
+}
+namespace torch::nn {
+class Module;
+}
+
+namespace tutti {
+
+struct ParameterSpec {
+  std::string name;  // as PyTorch's modules have it: "weight", "out_proj.weight"
+  Shape shape;
+  std::optional<Initializer> initial;  // of a module's it is what the module holds
+};
+
+// What an operator keeps from step to step without training it.
+struct BufferSpec {
+  std::string name;
+  Shape shape;
+  double value = 0;
+  ValueType type = ValueType::float32;
+};
+
+// Tensors have the rows of the batch as their first dimension.
+struct OperatorCall {
+  std::span<const at::Tensor> inputs;
+  std::span<const at::Tensor> parameters;  // in the order of the operator's
+  std::span<const at::Tensor> buffers;
+  bool is_training = false;
+  torch::nn::Module* module = nullptr;  // where the operator has one
+};
+
+// What a training step keeps of a node from its forward to its backward pass, besides parameters.
+struct KeptForBackward {
+  bool inputs = false;
+  bool output = false;
+  double more_bytes = 0;  // for a row
+};
+
+// An operator with the options and inputs of one node.
+struct Operator {
+  ValueSpec output = {};
+  std::vector<ParameterSpec> parameters = {};
+  std::vector<BufferSpec> buffers = {};
+  std::function<at::Tensor(const OperatorCall&)> compute = {};  // may be called on several threads at a time
+  bool draws = false;                                           // random numbers, in training
+  KeptForBackward kept = {};
+  // Where parameters and buffers are a module's: a new one for each replica.
+  std::function<std::shared_ptr<torch::nn::Module>()> make_module = {};
+};
+
+struct OperatorType {
+  std::string name;
+  std::size_t least_inputs = 1;
+  std::size_t most_inputs = 1;
+  // Refuses, at the place of the node, options and inputs that cannot be.
+  std::function<Operator(const NodeOptions& options, std::span<const ValueSpec> inputs)> resolve;
+};
+
+inline constexpr std::size_t kAnyNumber = std::numeric_limits<std::size_t>::max();
+
+class OperatorRegistry {
+ public:
+  // With the operators that tutti has.
+  OperatorRegistry();
+
+  // A UsageError where the name is taken, or is no name.
+  void add(OperatorType type);
+
+  const OperatorType* find(std::string_view name) const;
+  std::vector<std::string> names() const;
+
+ private:
+  std::map<std::string, OperatorType, std::less<>> types_;
+};
+
+}  // namespace tutti

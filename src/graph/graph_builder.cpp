@@ -1,0 +1,45 @@
+#include <tutti/graph/graph_builder.hpp>
+
+namespace tutti {
+
+GraphBuilder& GraphBuilder::input(const std::string& name, const Shape& shape, ValueType type) {
+  if (document_.contains("inputs") && document_["inputs"].contains(name))
+    throw UsageError("there is an input '" + name + "' already");
+  document_["inputs"][name] = type == ValueType::float32
+                                  ? nlohmann::ordered_json(shape)
+                                  : nlohmann::ordered_json{{"shape", shape}, {"type", to_string(type)}};
+  return *this;
+}
+
+GraphBuilder& GraphBuilder::node(const std::string& id, const std::string& op, const std::vector<std::string>& inputs,
+                                 const nlohmann::ordered_json& options) {
+  nlohmann::ordered_json node{{"id", id}, {"op", op}, {"inputs", inputs}};
+  if (!options.is_object()) throw UsageError("the options of the node '" + id + "' are no object: " + options.dump());
+  node.update(options);
+  document_["nodes"].push_back(std::move(node));
+  return *this;
+}
+
+GraphBuilder& GraphBuilder::graph(const std::string& id, const std::vector<std::string>& inputs,
+                                  const GraphBuilder& body) {
+  if (body.document_.contains("inputs"))
+    throw UsageError("the graph '" + id + "' has its inputs from the graph around it; it declares none");
+  return node(id, "graph", inputs, body.document_);
+}
+
+GraphBuilder& GraphBuilder::output(const std::string& name) {
+  document_["outputs"].push_back(name);
+  return *this;
+}
+
+GraphBuilder& GraphBuilder::with_strategy(const TrainingStrategy& strategy) {
+  document_["strategy"] = to_json(strategy);
+  return *this;
+}
+
+Graph GraphBuilder::build(const OperatorRegistry& operators) const {
+  const nlohmann::ordered_json document{{"graph", document_}};
+  return Graph::from_json(JsonDocument::parse(document.dump(), "graph").root().at("graph"), operators);
+}
+
+}  // namespace tutti

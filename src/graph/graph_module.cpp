@@ -1,0 +1,338 @@
+#include <tutti/graph/graph_module.hpp>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <tutti/nn/random_draws.hpp>
+
+namespace tutti {
+namespace {
+
+// From how many consumers on the order of a sum matters: two numbers give the same bits either way.
+constexpr std::size_t kOrderMatters = 3;
+
+// FNV-1a: a number for a path, the same everywhere.
+std::uint64_t number_of(std::string_view path) {
+  std::uint64_t number = 14695981039346656037u;
+  for (const char letter : path) number = (number ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  return number;
+}
+
+// The same value for each of its consumers; their gradients add up in the order of the results.
+struct ForEachConsumer : torch::autograd::Function<ForEachConsumer> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const torch::Tensor& value,
+                                                std::int64_t consumers) {
+    context->set_materialize_grads(false);
+    torch::autograd::variable_list results;
+    for (std::int64_t i = 0; i < consumers; ++i) results.push_back(value.detach());
+    return results;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    torch::Tensor sum;
+    for (const torch::Tensor& gradient : gradients) {
+      if (gradient.defined()) sum = sum.defined() ? sum + gradient : gradient;
+    }
+    return {sum, torch::Tensor()};
+  }
+};
+
+// The module "a.b" under another, made where it is not there; and the last part of the path.
+std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root, const std::string& path) {
+  torch::nn::Module* module = &root;
+  std::size_t begin = 0;
+  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
+    const std::string name = path.substr(begin, dot - begin);
+    const auto children = module->named_children();
+    module = children.contains(name) ? children[name].get()
+                                     : module->register_module(name, std::make_shared<torch::nn::Module>()).get();
+    begin = dot + 1;
+  }
+  return {module, path.substr(begin)};
+}
+
+torch::Tensor initial_tensor(const GraphParameter& parameter, std::uint64_t seed) {
+  const std::array<std::uint64_t, 2> stream{seed, number_of(parameter.path)};
+  std::vector<float> values = initial_values(*parameter.initial, parameter.shape, stream);
+  return torch::from_blob(values.data(), parameter.shape).clone();
+}
+
+torch::Tensor first_buffer(const BufferSpec& spec) {
+  const auto type = spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32;
+  return torch::full(spec.shape, spec.value, torch::TensorOptions(type));
+}
+
+// A consumer of a value or a parameter: a node's input, or an output of the graph.
+struct Consumer {
+  std::string path;  // behind those of nodes, where it is an output
+  std::size_t step = 0;
+  std::size_t position = 0;
+  friend bool operator<(const Consumer& a, const Consumer& b) {
+    return std::tie(a.path, a.position) < std::tie(b.path, b.position);
+  }
+};
+
+template <typename Options>
+bool multiply_rate(torch::optim::OptimizerOptions& options, double factor) {
+  auto* its = dynamic_cast<Options*>(&options);
+  if (its == nullptr) return false;
+  its->lr(its->lr() * factor);
+  return true;
+}
+
+}  // namespace
+
+// A node, ready to compute.
+struct GraphModule::Step {
+  const GraphNode* node = nullptr;
+  std::vector<torch::Tensor> parameters = {};
+  std::vector<torch::Tensor> buffers = {};
+  std::shared_ptr<torch::nn::Module> module = {};  // where the operator has one
+  std::uint64_t place = 0;
+  // Which of several copies is this node's, by input and by parameter.
+  std::vector<std::size_t> input_copies = {};
+  std::vector<std::size_t> parameter_copies = {};
+  std::vector<std::size_t> values_done = {};  // that nobody needs after this node
+};
+
+GraphModule::~GraphModule() = default;
+
+GraphModule::GraphModule(Graph graph, std::uint64_t seed) : GraphModule(std::move(graph), std::optional(seed)) {}
+
+// Without a seed parameters are left as memory is.
+GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed)
+    : torch::nn::Module("GraphModule"), graph_(std::make_shared<const Graph>(std::move(graph))) {
+  const std::vector<GraphParameter>& parameters = graph_->parameters();
+  std::vector<torch::Tensor> tensors(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].initial) continue;
+    const auto [module, name] = place_of(*this, parameters[i].path);
+    tensors[i] = module->register_parameter(
+        name, seed ? initial_tensor(parameters[i], *seed) : torch::empty(parameters[i].shape),
+        !parameters[i].is_frozen);
+  }
+  for (const GraphNode& node : graph_->nodes()) {
+    Step step{.node = &node, .place = number_of(node.path)};
+    if (node.resolved.make_module) {
+      step.module = node.resolved.make_module();
+      const auto [module, name] = place_of(*this, node.path);
+      module->register_module(name, step.module);
+      const auto named = step.module->named_parameters();
+      for (const std::size_t index : node.parameters) {
+        const GraphParameter& parameter = parameters[index];
+        torch::Tensor tensor = named[parameter.path.substr(node.path.size() + 1)];
+        const torch::NoGradGuard no_gradients;
+        if (parameter.initial && seed) tensor.copy_(initial_tensor(parameter, *seed));
+        if (parameter.is_frozen) tensor.set_requires_grad(false);
+        tensors[index] = tensor;
+      }
+    } else {
+      for (const BufferSpec& buffer : node.resolved.buffers) {
+        const auto [module, name] = place_of(*this, node.path + "." + buffer.name);
+        step.buffers.push_back(module->register_buffer(name, first_buffer(buffer)));
+      }
+    }
+    for (const std::size_t index : node.parameters) step.parameters.push_back(tensors[index]);
+    steps_.push_back(std::move(step));
+  }
+  parameters_by_index_ = std::move(tensors);
+  order_consumers();
+}
+
+void GraphModule::order_consumers() {
+  const std::size_t values = graph_->inputs().size() + graph_->nodes().size();
+  std::vector<std::vector<Consumer>> of_value(values);
+  std::vector<std::vector<Consumer>> of_parameter(graph_->parameters().size());
+  std::vector<std::size_t> last_user(values);
+  for (std::size_t s = 0; s < steps_.size(); ++s) {
+    const GraphNode& node = *steps_[s].node;
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      of_value[node.inputs[i]].push_back({node.path, s, i});
+      last_user[node.inputs[i]] = s;
+    }
+    for (std::size_t i = 0; i < node.parameters.size(); ++i)
+      of_parameter[node.parameters[i]].push_back({node.path, s, i});
+    steps_[s].input_copies.assign(node.inputs.size(), 0);
+    steps_[s].parameter_copies.assign(node.parameters.size(), 0);
+  }
+  output_copies_.assign(graph_->outputs().size(), 0);
+  for (std::size_t i = 0; i < graph_->outputs().size(); ++i) {
+    of_value[graph_->outputs()[i].value].push_back({"~", steps_.size(), i});
+    last_user[graph_->outputs()[i].value] = steps_.size();
+  }
+  const auto place_copies = [&](std::vector<std::vector<Consumer>>& all, std::vector<std::size_t>& copies,
+                                std::vector<std::size_t> Step::*of_step) {
+    for (std::vector<Consumer>& consumers : all) {
+      copies.push_back(consumers.size() >= kOrderMatters ? consumers.size() : 0);
+      if (copies.back() == 0) continue;
+      std::ranges::sort(consumers, [](const Consumer& a, const Consumer& b) { return a < b; });
+      for (std::size_t i = 0; i < consumers.size(); ++i) {
+        if (consumers[i].step == steps_.size()) {
+          output_copies_[consumers[i].position] = i;
+        } else {
+          (steps_[consumers[i].step].*of_step)[consumers[i].position] = i;
+        }
+      }
+    }
+  };
+  place_copies(of_value, value_copies_, &Step::input_copies);
+  place_copies(of_parameter, parameter_copies_, &Step::parameter_copies);
+  has_shared_parameters_ = std::ranges::any_of(parameter_copies_, [](std::size_t copies) { return copies > 0; });
+  for (std::size_t value = 0; value < values; ++value) {
+    if (!of_value[value].empty() && last_user[value] < steps_.size())
+      steps_[last_user[value]].values_done.push_back(value);
+  }
+}
+
+namespace {
+
+// A value or parameter, and what its consumers are given where there are several.
+struct Shared {
+  torch::Tensor whole;
+  torch::autograd::variable_list copies;
+
+  void set(torch::Tensor tensor, std::size_t consumers) {
+    whole = std::move(tensor);
+    if (consumers > 0 && torch::GradMode::is_enabled() && whole.requires_grad())
+      copies = ForEachConsumer::apply(whole, static_cast<std::int64_t>(consumers));
+  }
+  const torch::Tensor& copy(std::size_t index) const { return copies.empty() ? whole : copies[index]; }
+};
+
+void refuse_unless_like(const GraphInput& input, const torch::Tensor& found) {
+  const at::IntArrayRef sizes = found.defined() ? found.sizes() : at::IntArrayRef();
+  const bool is_like = found.defined() && !sizes.empty() && sizes.slice(1) == at::IntArrayRef(input.spec.shape);
+  const bool has_type = found.defined() && (input.spec.type == ValueType::int64 ? found.scalar_type() == torch::kInt64
+                                                                                : found.is_floating_point());
+  if (is_like && has_type) return;
+  std::ostringstream text;
+  if (found.defined()) text << c10::toString(found.scalar_type()) << ' ' << sizes;
+  throw UsageError(fmt::format("the input '{}': expected rows of the shape {}, found {}", input.name,
+                               to_string(input.spec), found.defined() ? text.str() : "nothing"));
+}
+
+}  // namespace
+
+std::vector<torch::Tensor> GraphModule::forward(const std::vector<torch::Tensor>& inputs) {
+  const std::size_t input_count = graph_->inputs().size();
+  if (inputs.size() != input_count)
+    throw UsageError(fmt::format("the graph has {} inputs, found {}", input_count, inputs.size()));
+  std::vector<Shared> values(input_count + steps_.size());
+  for (std::size_t i = 0; i < input_count; ++i) {
+    refuse_unless_like(graph_->inputs()[i], inputs[i]);
+    values[i].set(inputs[i], value_copies_[i]);
+  }
+  std::vector<Shared> parameters;
+  if (has_shared_parameters_) {
+    parameters.resize(parameter_copies_.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameter_copies_[i] > 0) parameters[i].set(parameters_by_index_[i], parameter_copies_[i]);
+    }
+  }
+  const RandomDraws* draws = is_training() ? RandomDraws::current() : nullptr;
+  std::vector<torch::Tensor> arguments;
+  std::vector<torch::Tensor> copies;
+  for (std::size_t s = 0; s < steps_.size(); ++s) {
+    const Step& step = steps_[s];
+    const GraphNode& node = *step.node;
+    arguments.clear();
+    for (std::size_t i = 0; i < node.inputs.size(); ++i)
+      arguments.push_back(values[node.inputs[i]].copy(step.input_copies[i]));
+    for (const std::size_t value : step.values_done) values[value] = {};
+    std::span<const torch::Tensor> its = step.parameters;
+    if (has_shared_parameters_) {
+      copies.clear();
+      for (std::size_t i = 0; i < node.parameters.size(); ++i) {
+        const std::size_t index = node.parameters[i];
+        copies.push_back(parameter_copies_[index] > 0 ? parameters[index].copy(step.parameter_copies[i])
+                                                      : step.parameters[i]);
+      }
+      its = copies;
+    }
+    std::optional<RandomDraws> scope;
+    if (draws != nullptr && node.resolved.draws) {
+      RandomDrawsKey key = draws->key();
+      key.place = step.place;
+      scope.emplace(key);
+    }
+    torch::Tensor output = node.resolved.compute({.inputs = arguments,
+                                                  .parameters = its,
+                                                  .buffers = step.buffers,
+                                                  .is_training = is_training(),
+                                                  .module = step.module.get()});
+    values[input_count + s].set(std::move(output), value_copies_[input_count + s]);
+  }
+  std::vector<torch::Tensor> outputs;
+  for (std::size_t i = 0; i < graph_->outputs().size(); ++i)
+    outputs.push_back(values[graph_->outputs()[i].value].copy(output_copies_[i]));
+  return outputs;
+}
+
+torch::Tensor GraphModule::forward(const torch::Tensor& input) {
+  if (graph_->inputs().size() != 1 || graph_->outputs().size() != 1) {
+    throw UsageError(fmt::format("the graph has {} inputs and {} outputs: expected a list of tensors",
+                                 graph_->inputs().size(), graph_->outputs().size()));
+  }
+  return forward(std::vector<torch::Tensor>{input}).front();
+}
+
+std::vector<torch::optim::OptimizerParamGroup> GraphModule::groups(
+    const torch::optim::OptimizerOptions& options) const {
+  std::vector<std::pair<double, std::vector<torch::Tensor>>> by_factor;
+  for (std::size_t i = 0; i < parameters_by_index_.size(); ++i) {
+    const GraphParameter& parameter = graph_->parameters()[i];
+    if (parameter.is_frozen) continue;
+    auto found = std::ranges::find(by_factor, parameter.lr_factor, [](const auto& group) { return group.first; });
+    if (found == by_factor.end()) found = by_factor.insert(by_factor.end(), {parameter.lr_factor, {}});
+    found->second.push_back(parameters_by_index_[i]);
+  }
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (auto& [factor, tensors] : by_factor) {
+    std::unique_ptr<torch::optim::OptimizerOptions> its = options.clone();
+    namespace optim = torch::optim;
+    const bool is_known =
+        multiply_rate<optim::SGDOptions>(*its, factor) || multiply_rate<optim::AdamOptions>(*its, factor) ||
+        multiply_rate<optim::AdamWOptions>(*its, factor) || multiply_rate<optim::RMSpropOptions>(*its, factor) ||
+        multiply_rate<optim::AdagradOptions>(*its, factor);
+    if (!is_known && factor != 1)
+      throw UsageError("lr_factor: these optimizer options are none of SGD's, Adam's, AdamW's, RMSprop's or Adagrad's");
+    groups.emplace_back(std::move(tensors), std::move(its));
+  }
+  return groups;
+}
+
+std::shared_ptr<torch::nn::Module> GraphModule::clone(const c10::optional<torch::Device>& device) const {
+  std::shared_ptr<GraphModule> copy(new GraphModule(*graph_, std::nullopt));
+  const torch::NoGradGuard no_gradients;
+  const auto take = [&](torch::Tensor& to, const torch::Tensor& from) {
+    to.set_data(device ? from.detach().to(*device, /*non_blocking=*/false, /*copy=*/true) : from.detach().clone());
+    to.set_requires_grad(from.requires_grad());
+  };
+  auto parameters = copy->named_parameters();
+  for (const auto& item : named_parameters()) take(parameters[item.key()], item.value());
+  auto buffers = copy->named_buffers();
+  for (const auto& item : named_buffers()) take(buffers[item.key()], item.value());
+  copy->train(is_training());
+  return copy;
+}
+
+void GraphModule::pretty_print(std::ostream& stream) const {
+  stream << fmt::format("GraphModule of {} nodes and {} parameters", graph_->nodes().size(),
+                        graph_->parameters().size());
+}
+
+}  // namespace tutti

@@ -1,0 +1,514 @@
+#include "graph_reader.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <queue>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/base/nearest_name.hpp>
+
+namespace tutti {
+namespace {
+
+const std::vector<std::string> kGraphKeys{"inputs", "nodes", "outputs", "strategy"};
+const std::vector<std::string> kNodeKeys{"id", "op", "inputs", "frozen", "lr_factor", "init", "tied"};
+
+std::string joined(const std::string& path, std::string_view last) {
+  return path.empty() ? std::string(last) : fmt::format("{}.{}", path, last);
+}
+
+std::string meaning(std::string_view name, const std::vector<std::string>& known) {
+  const std::optional<std::string> nearest = nearest_name(name, known);
+  return nearest ? fmt::format("; did you mean '{}'?", *nearest) : "";
+}
+
+// Names stand between dots in paths, beside the keys of a graph.
+void refuse_unless_name(const JsonValue& place, const std::string& name) {
+  const bool is_name = !name.empty() && std::ranges::all_of(name, [](unsigned char letter) {
+    return std::isalnum(letter) != 0 || letter == '_' || letter == '-';
+  });
+  if (!is_name) throw place.expected("a name of letters, digits, _ and -");
+  if (std::ranges::find(kGraphKeys, name) != kGraphKeys.end())
+    throw place.error(fmt::format("'{}' is a key of a graph, and no name for something in it", name));
+}
+
+Shape read_shape(const JsonValue& value) {
+  Shape shape;
+  for (const JsonValue& size : value.elements()) shape.push_back(size.integer({.min = 1, .max = kMostSize}));
+  if (!element_count(shape)) throw value.error(fmt::format("a row of the shape {} fits no machine", to_string(shape)));
+  return shape;
+}
+
+ValueSpec read_spec(const JsonValue& value) {
+  if (value.is_array()) return {.shape = read_shape(value)};
+  if (!value.is_object())
+    throw value.expected(R"(the shape of a row, as in [1, 28, 28], or {"shape": [64], "type": "int64"})");
+  value.refuse_other_keys({"shape", "type"});
+  const std::optional<JsonValue> type = value.find("type");
+  return {.shape = read_shape(value.at("shape")),
+          .type = type && type->one_of({"float32", "int64"}) == "int64" ? ValueType::int64 : ValueType::float32};
+}
+
+void refuse_too_large(const NodeOptions& options, const Operator& its) {
+  const auto is_too_large = [](const Shape& shape) {
+    return !element_count(shape) || std::ranges::any_of(shape, [](std::int64_t size) { return size > kMostSize * 8; });
+  };
+  if (is_too_large(its.output.shape) ||
+      std::ranges::any_of(its.output.shape, [](std::int64_t size) { return size > kMostSize; }))
+    throw options.error(fmt::format("an output of the shape {} fits no machine", to_string(its.output.shape)));
+  for (const ParameterSpec& parameter : its.parameters) {
+    if (is_too_large(parameter.shape)) {
+      throw options.error(
+          fmt::format("its {} of the shape {} fits no machine", parameter.name, to_string(parameter.shape)));
+    }
+  }
+}
+
+std::string inputs_wanted(const OperatorType& type) {
+  const auto inputs = [](std::size_t count) { return fmt::format("{} input{}", count, count == 1 ? "" : "s"); };
+  if (type.least_inputs == type.most_inputs) return inputs(type.least_inputs);
+  if (type.most_inputs == kAnyNumber) return "at least " + inputs(type.least_inputs);
+  return fmt::format("{} to {}", type.least_inputs, inputs(type.most_inputs));
+}
+
+}  // namespace
+
+Graph GraphReader::read(const JsonValue& value) {
+  if (!value.is_object()) throw value.expected("a graph: an object with inputs, nodes and outputs");
+  value.refuse_other_keys(kGraphKeys);
+  root_ = std::make_unique<DocumentGraph>();
+  graph_.subgraphs_.push_back({});
+  read_inputs(value.at("inputs"));
+  read_body(value, *root_);
+  find_sources();
+  order_nodes();
+  resolve_nodes();
+  tie_parameters();
+  if (const std::optional<JsonValue> strategy = value.find("strategy")) refuse_unknown_nodes(*strategy);
+  graph_.document_ = std::make_shared<const nlohmann::ordered_json>(value.raw());
+  return std::move(graph_);
+}
+
+// --- the document ---
+
+void GraphReader::read_inputs(const JsonValue& value) {
+  for (const std::string& name : value.keys()) {
+    const JsonValue spec = value.at(name);
+    refuse_unless_name(spec, name);
+    graph_.inputs_.push_back({name, read_spec(spec)});
+  }
+  if (graph_.inputs_.empty()) throw value.error("a graph has at least one input");
+}
+
+void GraphReader::read_body(const JsonValue& value, DocumentGraph& graph) {
+  if (const std::optional<JsonValue> strategy = value.find("strategy")) read_strategy(*strategy, graph.number);
+  for (const JsonValue& node : value.at("nodes").elements()) read_node(node, graph);
+  const JsonValue outputs = value.at("outputs");
+  for (const JsonValue& output : outputs.elements()) {
+    const std::string& name = output.string();
+    if (std::ranges::find(graph.outputs, name, &Reference::name) != graph.outputs.end())
+      throw output.error(fmt::format("the output '{}' is there twice", name));
+    graph.outputs.push_back({name, output});
+  }
+  if (graph.outputs.empty()) throw outputs.error("a graph has at least one output");
+}
+
+void GraphReader::read_strategy(const JsonValue& value, std::size_t subgraph) {
+  TrainingStrategy strategy = training_strategy_from_json(value);
+  try {
+    graph_.refuse_inside_each_other(subgraph, strategy);
+  } catch (const UsageError& error) {
+    throw value.error(error.what());
+  }
+  graph_.subgraphs_[subgraph].strategy = std::move(strategy);
+}
+
+void GraphReader::read_node(const JsonValue& value, DocumentGraph& graph) {
+  if (!value.is_object()) throw value.expected("a node: an object with id, op and inputs");
+  const JsonValue id = value.at("id");
+  refuse_unless_name(id, id.string());
+  const bool is_input = graph.around == nullptr
+                            ? std::ranges::find(graph_.inputs_, id.string(), &GraphInput::name) != graph_.inputs_.end()
+                            : graph.inputs.contains(id.string());
+  if (is_input) throw id.error(fmt::format("an input has the name '{}' already", id.string()));
+  if (graph.by_id.contains(id.string())) throw id.error(fmt::format("there is a node '{}' already", id.string()));
+
+  auto node = std::make_unique<DocumentNode>(
+      DocumentNode{.id = id.string(), .path = joined(graph.path, id.string()), .json = value.named(id.string())});
+  node->within = &graph;
+  const JsonValue op = node->json.at("op");
+  node->op = op.string();
+  if (node->op != "graph" && operators_.find(node->op) == nullptr) {
+    std::vector<std::string> known = operators_.names();
+    known.push_back("graph");
+    const std::string meant = meaning(node->op, known);
+    throw op.error(fmt::format("there is no operator '{}'{}", node->op,
+                               meant.empty() ? fmt::format("; expected one of {}", fmt::join(known, ", ")) : meant));
+  }
+  const JsonValue inputs = node->json.at("inputs");
+  if (node->op == "graph" && inputs.is_object()) {
+    for (const std::string& name : inputs.keys()) node->inputs.push_back({inputs.at(name).string(), inputs.at(name)});
+  } else {
+    for (const JsonValue& input : inputs.elements()) node->inputs.push_back({input.string(), input});
+  }
+  if (node->op == "graph") {
+    read_subgraph(node->json, *node);
+  } else {
+    node->number = all_.size();
+    all_.push_back(node.get());
+    graph_.places_.emplace_back(node->path, graph.number);
+  }
+  graph.by_id.emplace(node->id, node.get());
+  graph.nodes.push_back(std::move(node));
+}
+
+// Inside, inputs have the names of the values that they are, or those that an object gives them.
+void GraphReader::read_subgraph(const JsonValue& value, DocumentNode& node) {
+  std::vector<std::string> known = kGraphKeys;
+  known.insert(known.end(), {"id", "op"});
+  value.refuse_other_keys(known);
+  node.body = std::make_unique<DocumentGraph>();
+  node.body->path = node.path;
+  node.body->around = node.within;
+  node.body->number = graph_.subgraphs_.size();
+  graph_.subgraphs_.push_back({.path = node.path, .parent = node.within->number});
+  const JsonValue inputs = value.at("inputs");
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const std::string name = inputs.is_object() ? inputs.keys()[i] : node.inputs[i].name;
+    const JsonValue& place = node.inputs[i].place;
+    if (inputs.is_object()) refuse_unless_name(place, name);
+    if (!node.body->inputs.emplace(name, node.inputs[i]).second)
+      throw place.error(fmt::format("the input '{}' is there twice", name));
+  }
+  if (node.inputs.empty()) throw inputs.error("a graph has at least one input");
+  read_body(value, *node.body);
+}
+
+// --- names become values ---
+
+std::vector<std::string> GraphReader::names_in(const DocumentGraph& graph) const {
+  std::vector<std::string> names;
+  if (graph.around == nullptr) {
+    for (const GraphInput& input : graph_.inputs_) names.push_back(input.name);
+  }
+  for (const auto& [name, reference] : graph.inputs) names.push_back(name);
+  for (const auto& node : graph.nodes) names.push_back(node->id);
+  return names;
+}
+
+GraphReader::Source GraphReader::find(const DocumentGraph& graph, const Reference& reference) {
+  constexpr std::size_t kMostInARow = 10'000;
+  if (on_the_way_.size() >= kMostInARow) throw reference.place.error("too many subgraphs hand this value on");
+  const auto key = std::make_pair(&graph, reference.name);
+  if (!on_the_way_.insert(key).second)
+    throw reference.place.error(fmt::format("'{}' is what it is made of: a cycle", reference.name));
+  const auto result = [&]() -> Source {
+    if (graph.around == nullptr) {
+      const auto input = std::ranges::find(graph_.inputs_, reference.name, &GraphInput::name);
+      if (input != graph_.inputs_.end()) return static_cast<std::size_t>(input - graph_.inputs_.begin());
+    } else if (const auto input = graph.inputs.find(reference.name); input != graph.inputs.end()) {
+      return find(*graph.around, input->second);
+    }
+    const std::size_t dot = std::min(reference.name.find('.'), reference.name.size());
+    const std::string id = reference.name.substr(0, dot);
+    const std::string rest = dot == reference.name.size() ? "" : reference.name.substr(dot + 1);
+    const auto node = graph.by_id.find(id);
+    if (node == graph.by_id.end()) {
+      throw reference.place.error(fmt::format("there is no node or input '{}'{}", id, meaning(id, names_in(graph))));
+    }
+    if (!node->second->body) {
+      if (dot != reference.name.size())
+        throw reference.place.error(fmt::format("the node '{}' has one output: expected '{}'", id, id));
+      return node->second;
+    }
+    const DocumentGraph& body = *node->second->body;
+    if (dot == reference.name.size()) {
+      if (body.outputs.size() == 1) return find(body, body.outputs.front());
+      std::vector<std::string> outputs;
+      for (const Reference& output : body.outputs) outputs.push_back(fmt::format("'{}.{}'", id, output.name));
+      throw reference.place.error(
+          fmt::format("the graph '{}' has several outputs: expected one of {}", id, fmt::join(outputs, ", ")));
+    }
+    const auto output = std::ranges::find(body.outputs, rest, &Reference::name);
+    if (output == body.outputs.end()) {
+      std::vector<std::string> outputs;
+      for (const Reference& one : body.outputs) outputs.push_back(one.name);
+      throw reference.place.error(fmt::format("the graph '{}' has no output '{}'{}", id, rest, meaning(rest, outputs)));
+    }
+    return find(body, *output);
+  }();
+  on_the_way_.erase(key);
+  return result;
+}
+
+void GraphReader::find_sources() {
+  for (const DocumentNode* node : all_) {
+    std::vector<Source>& sources = sources_.emplace_back();
+    for (const Reference& input : node->inputs) sources.push_back(find(*node->within, input));
+  }
+  // Of subgraphs that nobody uses, too.
+  const std::function<void(const DocumentGraph&)> check = [&](const DocumentGraph& graph) {
+    for (const Reference& output : graph.outputs) (void)find(graph, output);
+    for (const auto& node : graph.nodes) {
+      if (!node->body) continue;
+      for (const Reference& input : node->inputs) (void)find(graph, input);
+      check(*node->body);
+    }
+  };
+  check(*root_);
+  for (const Reference& output : root_->outputs) output_sources_.push_back(find(*root_, output));
+}
+
+// --- an order to compute them in ---
+
+void GraphReader::order_nodes() {
+  const std::size_t count = all_.size();
+  std::vector<std::size_t> missing(count);
+  std::vector<std::vector<std::size_t>> users(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const Source& source : sources_[i]) {
+      if (const auto* const* node = std::get_if<const DocumentNode*>(&source)) {
+        ++missing[i];
+        users[(*node)->number].push_back(i);
+      }
+    }
+  }
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;  // the first in the document first
+  for (std::size_t i = 0; i < count; ++i) {
+    if (missing[i] == 0) ready.push(i);
+  }
+  std::vector<std::size_t> order;
+  while (!ready.empty()) {
+    const std::size_t next = ready.top();
+    ready.pop();
+    order.push_back(next);
+    for (const std::size_t user : users[next]) {
+      if (--missing[user] == 0) ready.push(user);
+    }
+  }
+  if (order.size() != count) {
+    // Everything that is missing something has, somewhere before it, a cycle.
+    std::size_t at = static_cast<std::size_t>(std::ranges::find_if(missing, [](std::size_t one) { return one > 0; }) -
+                                              missing.begin());
+    std::vector<std::size_t> way;
+    while (std::ranges::find(way, at) == way.end()) {
+      way.push_back(at);
+      for (const Source& source : sources_[at]) {
+        const auto* const* node = std::get_if<const DocumentNode*>(&source);
+        if (node != nullptr && missing[(*node)->number] > 0) {
+          at = (*node)->number;
+          break;
+        }
+      }
+    }
+    std::vector<std::string> names{all_[at]->path};
+    for (auto one = way.rbegin(); one != way.rend(); ++one) {
+      names.push_back(all_[*one]->path);
+      if (*one == at) break;
+    }
+    throw all_[at]->json.error(fmt::format("nodes go round in a cycle: {}", fmt::join(names, " -> ")));
+  }
+
+  std::vector<bool> is_needed(count);
+  std::vector<bool> is_input_used(graph_.inputs_.size());
+  std::vector<Source> left = output_sources_;
+  while (!left.empty()) {
+    const Source source = left.back();
+    left.pop_back();
+    if (const std::size_t* input = std::get_if<std::size_t>(&source)) {
+      is_input_used[*input] = true;
+      continue;
+    }
+    const std::size_t number = std::get<const DocumentNode*>(source)->number;
+    if (is_needed[number]) continue;
+    is_needed[number] = true;
+    left.insert(left.end(), sources_[number].begin(), sources_[number].end());
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_needed[i])
+      graph_.warnings_.push_back(fmt::format("the node '{}' is not computed: no output needs it", all_[i]->path));
+  }
+  for (std::size_t i = 0; i < graph_.inputs_.size(); ++i) {
+    if (!is_input_used[i])
+      graph_.warnings_.push_back(fmt::format("no output needs the input '{}'", graph_.inputs_[i].name));
+  }
+  for (const std::size_t i : order) {
+    if (is_needed[i]) order_.push_back(all_[i]);
+  }
+}
+
+// In partitions.
+void GraphReader::refuse_unknown_nodes(const JsonValue& strategy) const {
+  if (!std::holds_alternative<strategy::ModelParallel>(*graph_.subgraphs_.front().strategy)) return;
+  for (const JsonValue& partition : strategy.at("partitions").elements()) {
+    for (const JsonValue& id : partition.at("node_ids").elements()) {
+      try {
+        (void)graph_.subgraph_of(id.string());
+      } catch (const UsageError& error) {
+        throw id.error(error.what());
+      }
+    }
+  }
+}
+
+// --- shapes and parameters ---
+
+void GraphReader::resolve_nodes() {
+  const std::size_t inputs = graph_.inputs_.size();
+  std::vector<std::size_t> value_of(all_.size());
+  const auto value_at = [&](const Source& source) {
+    const auto* const* node = std::get_if<const DocumentNode*>(&source);
+    return node == nullptr ? std::get<std::size_t>(source) : value_of[(*node)->number];
+  };
+  const auto resolve = [&](const DocumentNode& node, std::span<const ValueSpec> specs) {
+    const OperatorType& type = *operators_.find(node.op);
+    if (specs.size() < type.least_inputs || specs.size() > type.most_inputs) {
+      throw node.json.at("inputs").error(
+          fmt::format("{} takes {}, found {}", node.op, inputs_wanted(type), specs.size()));
+    }
+    const NodeOptions options(node.json);
+    Operator resolved = type.resolve(options, specs);
+    refuse_too_large(options, resolved);
+    return std::make_pair(std::move(resolved), options);
+  };
+  for (const DocumentNode* node : order_) {
+    GraphNode result{.path = node->path, .op = node->op, .subgraph = node->within->number};
+    std::vector<ValueSpec> specs;
+    for (const Source& source : sources_[node->number]) {
+      result.inputs.push_back(value_at(source));
+      specs.push_back(graph_.value(result.inputs.back()));
+    }
+    auto [resolved, options] = resolve(*node, specs);
+    result.resolved = std::move(resolved);
+    add_parameters(*node, options, result);
+    options.refuse_other_keys(kNodeKeys);
+    value_of[node->number] = inputs + graph_.nodes_.size();
+    graph_.nodes_.push_back(std::move(result));
+  }
+  for (std::size_t i = 0; i < root_->outputs.size(); ++i)
+    graph_.outputs_.push_back({root_->outputs[i].name, value_at(output_sources_[i])});
+}
+
+void GraphReader::add_parameters(const DocumentNode& node, const NodeOptions& options, GraphNode& result) {
+  const bool is_frozen = options.boolean("frozen", false);
+  const double lr_factor = options.number("lr_factor", {.min = 0}, 1);
+  const std::size_t first = graph_.parameters_.size();
+  for (const ParameterSpec& its : result.resolved.parameters) {
+    result.parameters.push_back(graph_.parameters_.size());
+    graph_.parameters_.push_back({.path = joined(node.path, its.name),
+                                  .shape = its.shape,
+                                  .initial = its.initial,
+                                  .is_frozen = is_frozen,
+                                  .lr_factor = lr_factor});
+  }
+  read_initializers(options, std::span(graph_.parameters_).subspan(first), node.path);
+  read_ties(options, result);
+}
+
+void GraphReader::read_initializers(const NodeOptions& options, std::span<GraphParameter> parameters,
+                                    const std::string& path) {
+  const std::optional<JsonValue> init = options.find("init");
+  if (!init) return;
+  const auto set = [](GraphParameter& parameter, const JsonValue& place) {
+    const Initializer initial = initializer_from_json(place);
+    const bool wants_matrix = !std::holds_alternative<initializer::Constant>(initial) &&
+                              !std::holds_alternative<initializer::Uniform>(initial) &&
+                              !std::holds_alternative<initializer::Normal>(initial);
+    if (wants_matrix && parameter.shape.size() < 2)
+      throw place.error(fmt::format("it is for weights of two dimensions or more, and this one has the shape {}",
+                                    to_string(parameter.shape)));
+    parameter.initial = initial;
+  };
+  std::vector<std::string> names;
+  for (const GraphParameter& parameter : parameters) names.push_back(parameter.path.substr(path.size() + 1));
+  const std::vector<std::string> keys = init->is_object() ? init->keys() : std::vector<std::string>();
+  const bool is_by_name = !keys.empty() && std::ranges::none_of(keys, [](const std::string& key) {
+    return key == "constant" || key == "uniform" || key == "normal";
+  });
+  if (is_by_name) {
+    init->refuse_other_keys(names);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (const std::optional<JsonValue> its = init->find(names[i])) set(parameters[i], *its);
+    }
+    return;
+  }
+  (void)initializer_from_json(*init);
+  bool has_weights = false;
+  for (GraphParameter& parameter : parameters) {
+    if (parameter.shape.size() < 2) continue;
+    has_weights = true;
+    set(parameter, *init);
+  }
+  if (!has_weights) throw init->error("this node has no weights");
+}
+
+void GraphReader::read_ties(const NodeOptions& options, const GraphNode& node) {
+  const std::optional<JsonValue> tied = options.find("tied");
+  if (!tied) return;
+  if (node.resolved.make_module) throw tied->error("the parameters are a module's own, and cannot be tied");
+  std::vector<std::string> names;
+  for (const ParameterSpec& its : node.resolved.parameters) names.push_back(its.name);
+  if (names.empty()) throw tied->error("this node has no parameters");
+  if (tied->is_string()) {
+    for (std::size_t i = 0; i < names.size(); ++i)
+      ties_.push_back({node.parameters[i], joined(tied->string(), names[i]), *tied});
+    return;
+  }
+  tied->refuse_other_keys(names);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (const std::optional<JsonValue> its = tied->find(names[i]))
+      ties_.push_back({node.parameters[i], its->string(), *its});
+  }
+}
+
+std::size_t GraphReader::parameter_at(const std::string& path, const JsonValue& place) const {
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < graph_.parameters_.size(); ++i) {
+    paths.push_back(graph_.parameters_[i].path);
+    if (paths.back() == path) return i;
+  }
+  throw place.error(fmt::format("there is no parameter '{}'{}", path, meaning(path, paths)));
+}
+
+// Those that are tied to another give way to it.
+void GraphReader::tie_parameters() {
+  std::vector<std::size_t> owner(graph_.parameters_.size());
+  for (std::size_t i = 0; i < owner.size(); ++i) owner[i] = i;
+  const auto owner_of = [&](std::size_t i) {
+    while (owner[i] != i) i = owner[i];
+    return i;
+  };
+  for (const Tie& tie : ties_) {
+    const std::size_t other = owner_of(parameter_at(tie.to, tie.place));
+    const GraphParameter& mine = graph_.parameters_[tie.parameter];
+    const GraphParameter& its = graph_.parameters_[other];
+    if (other == owner_of(tie.parameter)) throw tie.place.error(fmt::format("'{}' is tied to itself", mine.path));
+    for (const GraphNode& node : graph_.nodes_) {
+      if (node.resolved.make_module && std::ranges::find(node.parameters, other) != node.parameters.end())
+        throw tie.place.error(fmt::format("'{}' is a module's own, and cannot be tied", its.path));
+    }
+    if (mine.shape != its.shape) {
+      throw tie.place.error(fmt::format("'{}' of the shape {} cannot be '{}' of the shape {}", mine.path,
+                                        to_string(mine.shape), its.path, to_string(its.shape)));
+    }
+    if (mine.is_frozen != its.is_frozen || mine.lr_factor != its.lr_factor) {
+      throw tie.place.error(fmt::format(
+          "'{}' and '{}' are one parameter, and their nodes differ in frozen or lr_factor", mine.path, its.path));
+    }
+    owner[owner_of(tie.parameter)] = other;
+  }
+  std::vector<std::size_t> place(owner.size());
+  std::vector<GraphParameter> kept;
+  for (std::size_t i = 0; i < owner.size(); ++i) {
+    if (owner[i] != i) continue;
+    place[i] = kept.size();
+    kept.push_back(std::move(graph_.parameters_[i]));
+  }
+  for (GraphNode& node : graph_.nodes_) {
+    for (std::size_t& parameter : node.parameters) parameter = place[owner_of(parameter)];
+  }
+  graph_.parameters_ = std::move(kept);
+}
+
+}  // namespace tutti

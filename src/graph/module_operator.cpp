@@ -1,0 +1,87 @@
+#include <tutti/graph/module_operator.hpp>
+
+#include <sstream>
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kRows = 2;
+
+std::string text_of(at::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << sizes;
+  return text.str();
+}
+
+torch::Tensor zeros_for(const ValueSpec& spec) {
+  std::vector<std::int64_t> sizes{kRows};
+  sizes.insert(sizes.end(), spec.shape.begin(), spec.shape.end());
+  return torch::zeros(sizes, spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32);
+}
+
+// As the module has it, from then on.
+Shape shape_of(const torch::Tensor& tensor) { return tensor.sizes().vec(); }
+
+}  // namespace
+
+namespace detail {
+
+Operator operator_of_module(
+    const NodeOptions& options, std::span<const ValueSpec> inputs,
+    const std::function<std::shared_ptr<torch::nn::Module>()>& make,
+    const std::function<torch::Tensor(torch::nn::Module&, std::span<const torch::Tensor>)>& forward) {
+  Operator result{.kept = {.inputs = true, .output = true}, .make_module = make};
+  torch::Tensor output;
+  try {
+    const std::shared_ptr<torch::nn::Module> module = make();
+    if (!module) throw UsageError("there is no module");
+    for (const auto& item : module->named_parameters())
+      result.parameters.push_back({item.key(), shape_of(item.value()), {}});
+    for (const auto& item : module->named_buffers())
+      result.buffers.push_back({.name = item.key(), .shape = shape_of(item.value())});
+    module->eval();
+    const torch::NoGradGuard no_gradients;
+    std::vector<torch::Tensor> zeros;
+    for (const ValueSpec& input : inputs) zeros.push_back(zeros_for(input));
+    output = forward(*module, zeros);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw options.error(fmt::format("it failed on rows of zeros: {}", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw options.error(fmt::format("it failed on rows of zeros: {}", error.what()));
+  }
+  if (!output.defined() || output.dim() < 1 || output.size(0) != kRows) {
+    throw options.error(fmt::format("expected {} rows to come out where {} go in, found {}", kRows, kRows,
+                                    output.defined() ? "the shape " + text_of(output.sizes()) : "nothing"));
+  }
+  if (!output.is_floating_point() && output.scalar_type() != torch::kInt64)
+    throw options.error(
+        fmt::format("expected numbers of float32 or int64 to come out, found {}", c10::toString(output.scalar_type())));
+  result.output = {.shape = output.sizes().slice(1).vec(),
+                   .type = output.is_floating_point() ? ValueType::float32 : ValueType::int64};
+  result.draws = true;  // for all that is known
+  result.compute = [forward](const OperatorCall& call) { return forward(*call.module, call.inputs); };
+  return result;
+}
+
+}  // namespace detail
+
+OperatorType module_operator(const ModuleOperator& its) {
+  if (!its.make || !its.forward) throw UsageError(fmt::format("the operator '{}' has no function", its.name));
+  return {.name = its.name,
+          .least_inputs = its.least_inputs,
+          .most_inputs = its.most_inputs,
+          .resolve = [its](const NodeOptions& options, std::span<const ValueSpec> inputs) {
+            const std::vector<ValueSpec> specs(inputs.begin(), inputs.end());
+            return detail::operator_of_module(
+                options, inputs, [its, options, specs] { return its.make(options, specs); }, its.forward);
+          }};
+}
+
+}  // namespace tutti

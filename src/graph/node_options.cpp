@@ -1,0 +1,61 @@
+#include <tutti/graph/node_options.hpp>
+
+#include <fmt/format.h>
+
+namespace tutti {
+
+std::optional<JsonValue> NodeOptions::find(std::string_view key) const {
+  asked_.emplace_back(key);
+  return node_.find(key);
+}
+
+JsonValue NodeOptions::at(std::string_view key) const {
+  asked_.emplace_back(key);
+  return node_.at(key);
+}
+
+std::int64_t NodeOptions::integer(std::string_view key, IntegerRange range) const { return at(key).integer(range); }
+
+std::int64_t NodeOptions::integer(std::string_view key, IntegerRange range, std::int64_t otherwise) const {
+  const std::optional<JsonValue> value = find(key);
+  return value ? value->integer(range) : otherwise;
+}
+
+double NodeOptions::number(std::string_view key, NumberRange range, double otherwise) const {
+  const std::optional<JsonValue> value = find(key);
+  return value ? value->number(range) : otherwise;
+}
+
+bool NodeOptions::boolean(std::string_view key, bool otherwise) const {
+  const std::optional<JsonValue> value = find(key);
+  return value ? value->boolean() : otherwise;
+}
+
+std::string NodeOptions::choice(std::string_view key, const std::vector<std::string>& names,
+                                std::string_view otherwise) const {
+  const std::optional<JsonValue> value = find(key);
+  return value ? value->one_of(names) : std::string(otherwise);
+}
+
+std::vector<std::int64_t> NodeOptions::sizes(std::string_view key, std::size_t count, IntegerRange range) const {
+  const JsonValue value = at(key);
+  if (!value.is_array()) return std::vector<std::int64_t>(count, value.integer(range));
+  if (value.size() != count) {
+    throw value.error(fmt::format("expected {} of them, or one number for all, found {}", count, value.size()));
+  }
+  std::vector<std::int64_t> sizes;
+  for (const JsonValue& one : value.elements()) sizes.push_back(one.integer(range));
+  return sizes;
+}
+
+std::vector<std::int64_t> NodeOptions::sizes(std::string_view key, std::size_t count, IntegerRange range,
+                                             std::int64_t otherwise) const {
+  return find(key) ? sizes(key, count, range) : std::vector<std::int64_t>(count, otherwise);
+}
+
+void NodeOptions::refuse_other_keys(std::vector<std::string> known) const {
+  known.insert(known.end(), asked_.begin(), asked_.end());
+  node_.refuse_other_keys(known);
+}
+
+}  // namespace tutti

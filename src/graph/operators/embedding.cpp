@@ -1,0 +1,65 @@
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "made_once.hpp"
+#include "operators.hpp"
+
+namespace tutti::detail {
+namespace {
+
+// A vector for each number from 0 to entries-1.
+Operator resolve_embedding(const NodeOptions& options, Inputs inputs) {
+  if (inputs[0].type != ValueType::int64) {
+    throw options.error(
+        fmt::format("expected numbers of entries, an input of int64, found {} of float32", to_string(inputs[0].shape)));
+  }
+  const std::int64_t entries = options.integer("entries", {.min = 1, .max = kMostSize});
+  const std::int64_t units = options.integer("units", {.min = 1, .max = kMostSize});
+  Operator result{.output = {.shape = inputs[0].shape}, .kept = {.inputs = true}};
+  result.output.shape.push_back(units);
+  result.parameters.push_back({"weight", {entries, units}, initializer::Normal{1}});
+  result.compute = [](const OperatorCall& call) { return at::embedding(call.parameters[0], call.inputs[0]); };
+  return result;
+}
+
+// Sines and cosines of growing wave lengths (Vaswani and others: "Attention is all you need", 2017).
+at::Tensor waves(std::int64_t positions, std::int64_t units) {
+  at::Tensor table = at::empty({positions, units});
+  float* value = table.data_ptr<float>();
+  for (std::int64_t position = 0; position < positions; ++position) {
+    for (std::int64_t unit = 0; unit < units; ++unit) {
+      const double rate = std::pow(10'000.0, -static_cast<double>(unit / 2 * 2) / static_cast<double>(units));
+      const double angle = static_cast<double>(position) * rate;
+      *value++ = static_cast<float>(unit % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+  }
+  return table;
+}
+
+// Adds to each position of [positions, units] what says where it is.
+Operator resolve_positional(const NodeOptions& options, Inputs inputs) {
+  expect_dimensions(options, inputs, 2, "positions and units");
+  const bool is_learned = options.choice("kind", {"learned", "sinusoidal"}, "learned") == "learned";
+  Operator result{.output = inputs[0]};
+  if (is_learned) {
+    result.parameters.push_back({"weight", inputs[0].shape, initializer::Normal{0.02}});
+    result.compute = [](const OperatorCall& call) { return call.inputs[0] + call.parameters[0]; };
+  } else {
+    const MadeOnce table([shape = inputs[0].shape] { return waves(shape[0], shape[1]); });
+    result.compute = [table](const OperatorCall& call) {
+      return call.inputs[0] + table.get().to(call.inputs[0].scalar_type());
+    };
+  }
+  return result;
+}
+
+}  // namespace
+
+void add_embeddings(OperatorRegistry& registry) {
+  registry.add({.name = "embedding", .resolve = resolve_embedding});
+  registry.add({.name = "positional_embedding", .resolve = resolve_positional});
+}
+
+}  // namespace tutti::detail

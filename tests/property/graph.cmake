@@ -1,0 +1,3 @@
+if(TUTTI_WITH_TORCH)
+  tutti_test(property/operators_test LINKS tutti_graph TORCH)
+endif()
