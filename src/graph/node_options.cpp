@@ -1,16 +1,18 @@
 #include <tutti/graph/node_options.hpp>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace tutti {
 
 std::optional<JsonValue> NodeOptions::find(std::string_view key) const {
-  asked_.emplace_back(key);
+  asked_->emplace_back(key);
   return node_.find(key);
 }
 
 JsonValue NodeOptions::at(std::string_view key) const {
-  asked_.emplace_back(key);
+  asked_->emplace_back(key);
   return node_.at(key);
 }
 
@@ -54,7 +56,9 @@ std::vector<std::int64_t> NodeOptions::sizes(std::string_view key, std::size_t c
 }
 
 void NodeOptions::refuse_other_keys(std::vector<std::string> known) const {
-  known.insert(known.end(), asked_.begin(), asked_.end());
+  for (const std::string& key : *asked_) {
+    if (std::ranges::find(known, key) == known.end()) known.push_back(key);
+  }
   node_.refuse_other_keys(known);
 }
 

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/base/error.hpp>
@@ -22,7 +24,7 @@ inline constexpr std::int64_t kMostSize = 1'000'000'000;
 
 class NodeOptions {
  public:
-  explicit NodeOptions(JsonValue node) : node_(std::move(node)) {}
+  explicit NodeOptions(JsonValue node) : node_(std::move(node)), asked_(std::make_shared<std::vector<std::string>>()) {}
 
   // Those without a default must be there.
   std::int64_t integer(std::string_view key, IntegerRange range) const;
@@ -46,7 +48,7 @@ class NodeOptions {
 
  private:
   JsonValue node_;
-  mutable std::vector<std::string> asked_;
+  std::shared_ptr<std::vector<std::string>> asked_;  // by all copies
 };
 
 }  // namespace tutti

@@ -1,0 +1,5 @@
+if(TUTTI_WITH_TORCH)
+  tutti_test(unit/graph_test LINKS tutti_graph ONE_THREAD)
+  tutti_test(unit/initializer_test LINKS tutti_graph ONE_THREAD)
+  tutti_test(unit/graph_module_test LINKS tutti_graph TORCH)
+endif()
