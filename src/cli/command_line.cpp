@@ -73,6 +73,10 @@ CommandOption CommandLine::option(const std::string& name, int& value, int least
   return CommandOption(*app_->add_option(name, value, help)->check(CLI::Range(least, most))->capture_default_str());
 }
 
+CommandOption CommandLine::positional(const std::string& name, std::string& value, const std::string& help) {
+  return CommandOption(*app_->add_option(name, value, help)->required());
+}
+
 CommandOption CommandLine::flag(const std::string& name, bool& value, const std::string& help) {
   return CommandOption(*app_->add_flag(name, value, help));
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,16 +23,17 @@ namespace {
 
 constexpr Verb kVerbs[] = {
     {"bench", "times what ranks do together, by size, ranks and algorithm", run_bench, true},
+    {"check", "reads a run file, and tells what would run", run_check, false, true},
     {"launch", "starts the ranks of a job as processes, and ends them together", run_launch},
 };
 
-// Where this process is one of several, it goes on as the program beside it that has libtorch. Comes back where that is
-// not so, or there is no such program.
+// Where a verb needs libtorch, or this process is one of several, it goes on as the program beside it that has
+// libtorch. Comes back where that is not so, or there is no such program.
 void go_on_where_torch_is(char** argv) {
-  const bool on_ranks = argv[0] != nullptr && argv[1] != nullptr && std::ranges::any_of(kVerbs, [&](const Verb& verb) {
-                          return verb.on_ranks && verb.name == argv[1];
-                        });
-  if (!on_ranks || !discover_place()) return;
+  if (argv[0] == nullptr || argv[1] == nullptr) return;
+  const auto* verb = std::ranges::find(kVerbs, std::string_view(argv[1]), &Verb::name);
+  if (verb == std::end(kVerbs)) return;
+  if (!verb->needs_torch && !(verb->on_ranks && discover_place())) return;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   const std::filesystem::path other = self.parent_path() / "tutti-torch";
   if (self.filename() != other.filename()) ::execv(other.c_str(), argv);
@@ -43,6 +45,7 @@ void explain_yourself() {
   for (const Verb& verb : kVerbs) fmt::print("  {:<10} {}\n", verb.name, verb.summary);
   fmt::print(
       "\nexamples:\n"
+      "  tutti check examples/fashion_mnist.json\n"
       "  tutti bench all-reduce --ranks 2,4 --bytes 1KiB,4MiB,64MiB\n"
       "  tutti bench all-reduce --ranks 2,4,8 --bytes 1KiB,64MiB --explain\n"
       "  tutti launch --processes 4 -- ./my_program\n"

@@ -19,11 +19,13 @@ struct Verb {
   void (*run)(Arguments arguments);
   // Whether it runs on ranks, which are processes where a launcher started several: then it needs libtorch.
   bool on_ranks = false;
+  bool needs_torch = false;  // always
 };
 
 void run_bench(Arguments arguments);
 void run_bench_all_reduce(Arguments arguments);
 void run_bench_ping_pong(Arguments arguments);
+void run_check(Arguments arguments);
 void run_launch(Arguments arguments);
 
 // Thrown by a verb that has said all there is to say, and ends with an exit code of its own.

@@ -69,9 +69,9 @@ class GraphReader {
   void find_sources();
   void order_nodes();
   void resolve_nodes();
-  void add_parameters(const DocumentNode& node, const NodeOptions& options, GraphNode& result);
-  void read_initializers(const NodeOptions& options, std::span<GraphParameter> parameters, const std::string& path);
-  void read_ties(const NodeOptions& options, const GraphNode& node);
+  void add_parameters(const DocumentNode& node, const Options& options, GraphNode& result);
+  void read_initializers(const Options& options, std::span<GraphParameter> parameters, const std::string& path);
+  void read_ties(const Options& options, const GraphNode& node);
   void tie_parameters();
   std::size_t parameter_at(const std::string& path, const JsonValue& place) const;
 

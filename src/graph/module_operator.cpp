@@ -32,7 +32,7 @@ Shape shape_of(const torch::Tensor& tensor) { return tensor.sizes().vec(); }
 namespace detail {
 
 Operator operator_of_module(
-    const NodeOptions& options, std::span<const ValueSpec> inputs,
+    const Options& options, std::span<const ValueSpec> inputs,
     const std::function<std::shared_ptr<torch::nn::Module>()>& make,
     const std::function<torch::Tensor(torch::nn::Module&, std::span<const torch::Tensor>)>& forward) {
   Operator result{.kept = {.inputs = true, .output = true}, .make_module = make};
@@ -77,7 +77,7 @@ OperatorType module_operator(const ModuleOperator& its) {
   return {.name = its.name,
           .least_inputs = its.least_inputs,
           .most_inputs = its.most_inputs,
-          .resolve = [its](const NodeOptions& options, std::span<const ValueSpec> inputs) {
+          .resolve = [its](const Options& options, std::span<const ValueSpec> inputs) {
             const std::vector<ValueSpec> specs(inputs.begin(), inputs.end());
             return detail::operator_of_module(
                 options, inputs, [its, options, specs] { return its.make(options, specs); }, its.forward);

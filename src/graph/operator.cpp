@@ -1,7 +1,5 @@
 #include <tutti/graph/operator.hpp>
 
-#include <algorithm>
-#include <cctype>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -10,7 +8,7 @@
 
 namespace tutti {
 
-OperatorRegistry::OperatorRegistry() {
+OperatorRegistry::OperatorRegistry() : NamedTypes("operator", {"graph"}) {
   detail::add_linear(*this);
   detail::add_convolutions(*this);
   detail::add_pooling(*this);
@@ -25,32 +23,9 @@ OperatorRegistry::OperatorRegistry() {
   detail::add_torchscript(*this);
 }
 
-void OperatorRegistry::add(OperatorType type) {
-  const bool is_name = !type.name.empty() && std::ranges::all_of(type.name, [](unsigned char letter) {
-    return std::isalnum(letter) != 0 || letter == '_';
-  });
-  if (!is_name)
-    throw UsageError(fmt::format("an operator's name is made of letters, digits and _, found '{}'", type.name));
-  if (type.name == "graph" || types_.contains(type.name))
-    throw UsageError(fmt::format("there is an operator '{}' already", type.name));
-  if (!type.resolve) throw UsageError(fmt::format("the operator '{}' has no function", type.name));
-  types_.emplace(type.name, std::move(type));
-}
-
-const OperatorType* OperatorRegistry::find(std::string_view name) const {
-  const auto found = types_.find(name);
-  return found == types_.end() ? nullptr : &found->second;
-}
-
-std::vector<std::string> OperatorRegistry::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, type] : types_) names.push_back(name);
-  return names;
-}
-
 namespace detail {
 
-void expect_float(const NodeOptions& options, Inputs inputs) {
+void expect_float(const Options& options, Inputs inputs) {
   for (const ValueSpec& input : inputs) {
     if (input.type != ValueType::float32) {
       throw options.error(fmt::format("expected an input of float32, found {}; an embedding makes numbers of tokens",
@@ -59,7 +34,7 @@ void expect_float(const NodeOptions& options, Inputs inputs) {
   }
 }
 
-void expect_dimensions(const NodeOptions& options, Inputs inputs, std::size_t count, std::string_view what) {
+void expect_dimensions(const Options& options, Inputs inputs, std::size_t count, std::string_view what) {
   expect_float(options, inputs);
   if (inputs[0].shape.size() != count)
     throw options.error(fmt::format("expected an input of {} ({}), found the shape {}",
@@ -67,7 +42,7 @@ void expect_dimensions(const NodeOptions& options, Inputs inputs, std::size_t co
                                     to_string(inputs[0].shape)));
 }
 
-void expect_image(const NodeOptions& options, Inputs inputs, std::size_t spatial) {
+void expect_image(const Options& options, Inputs inputs, std::size_t spatial) {
   expect_dimensions(options, inputs, spatial + 1, spatial == 1 ? "channels and length" : "channels, height and width");
 }
 

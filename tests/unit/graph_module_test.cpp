@@ -328,7 +328,7 @@ OperatorRegistry with_gate() {
   operators.add(module_operator(
       {.name = "gate",
        .make =
-           [](const NodeOptions& options, std::span<const ValueSpec> inputs) {
+           [](const Options& options, std::span<const ValueSpec> inputs) {
              return std::make_shared<Gate>(inputs[0].shape.back(), options.integer("hidden", {.min = 1}));
            },
        .forward = [](torch::nn::Module& module,

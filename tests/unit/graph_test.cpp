@@ -337,7 +337,7 @@ TEST(GraphBuilder, RefusesWhatCannotBe) {
 
 TEST(OperatorRegistry, TakesOperatorsOfItsUsers) {
   OperatorRegistry operators;
-  operators.add({.name = "twice", .resolve = [](const NodeOptions& options, std::span<const ValueSpec> inputs) {
+  operators.add({.name = "twice", .resolve = [](const Options& options, std::span<const ValueSpec> inputs) {
                    (void)options.boolean("really", true);
                    return Operator{.output = inputs[0]};
                  }});
@@ -347,9 +347,9 @@ TEST(OperatorRegistry, TakesOperatorsOfItsUsers) {
   const auto add = [&](const std::string& name) {
     return testing::usage_error([&] { operators.add({.name = name, .resolve = operators.find("relu")->resolve}); });
   };
-  EXPECT_EQ(add("twice"), "there is an operator 'twice' already");
-  EXPECT_EQ(add("graph"), "there is an operator 'graph' already");
-  EXPECT_EQ(add("a b"), "an operator's name is made of letters, digits and _, found 'a b'");
+  EXPECT_EQ(add("twice"), "the operator 'twice' is there already");
+  EXPECT_EQ(add("graph"), "the operator 'graph' is there already");
+  EXPECT_EQ(add("a b"), "operator: a name is made of letters, digits and _, found 'a b'");
   EXPECT_EQ(testing::usage_error([&] { operators.add({.name = "nothing", .resolve = nullptr}); }),
             "the operator 'nothing' has no function");
 }

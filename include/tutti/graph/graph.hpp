@@ -31,8 +31,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <tutti/base/json.hpp>
+#include <tutti/base/shape.hpp>
 #include <tutti/graph/operator.hpp>
-#include <tutti/graph/shape.hpp>
 #include <tutti/strategy/training_strategy.hpp>
 
 namespace tutti {

@@ -16,7 +16,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <tutti/base/json.hpp>
-#include <tutti/graph/shape.hpp>
+#include <tutti/base/shape.hpp>
 
 namespace tutti {
 namespace initializer {

@@ -3,7 +3,7 @@
 //
 //   OperatorRegistry operators;
 //   operators.add(module_operator({.name = "swiglu",
-//                                  .make = [](const NodeOptions& options, std::span<const ValueSpec> inputs) {
+//                                  .make = [](const Options& options, std::span<const ValueSpec> inputs) {
 //                                    return std::make_shared<SwiGlu>(inputs[0].shape.back(), options.integer("hidden",
 //                                    {.min = 1}));
 //                                  },
@@ -29,7 +29,7 @@ struct ModuleOperator {
   std::string name;
   std::size_t least_inputs = 1;
   std::size_t most_inputs = 1;
-  std::function<std::shared_ptr<torch::nn::Module>(const NodeOptions& options, std::span<const ValueSpec> inputs)> make;
+  std::function<std::shared_ptr<torch::nn::Module>(const Options& options, std::span<const ValueSpec> inputs)> make;
   std::function<torch::Tensor(torch::nn::Module& module, std::span<const torch::Tensor> inputs)> forward;
 };
 
@@ -39,7 +39,7 @@ namespace detail {
 
 // The operator of a node whose parameters are a module's; `forward` is called once.
 Operator operator_of_module(
-    const NodeOptions& options, std::span<const ValueSpec> inputs,
+    const Options& options, std::span<const ValueSpec> inputs,
     const std::function<std::shared_ptr<torch::nn::Module>()>& make,
     const std::function<torch::Tensor(torch::nn::Module&, std::span<const torch::Tensor>)>& forward);
 

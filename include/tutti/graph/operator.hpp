@@ -15,17 +15,16 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include <tutti/base/named_types.hpp>
+#include <tutti/base/options.hpp>
+#include <tutti/base/shape.hpp>
 #include <tutti/graph/initializer.hpp>
-#include <tutti/graph/node_options.hpp>
-#include <tutti/graph/shape.hpp>
 
 namespace at {
 class Tensor;
@@ -83,24 +82,15 @@ struct OperatorType {
   std::size_t least_inputs = 1;
   std::size_t most_inputs = 1;
   // Refuses, at the place of the node, options and inputs that cannot be.
-  std::function<Operator(const NodeOptions& options, std::span<const ValueSpec> inputs)> resolve;
+  std::function<Operator(const Options& options, std::span<const ValueSpec> inputs)> resolve;
 };
 
 inline constexpr std::size_t kAnyNumber = std::numeric_limits<std::size_t>::max();
 
-class OperatorRegistry {
+class OperatorRegistry : public NamedTypes<OperatorType> {
  public:
   // With the operators that tutti has.
   OperatorRegistry();
-
-  // A UsageError where the name is taken, or is no name.
-  void add(OperatorType type);
-
-  const OperatorType* find(std::string_view name) const;
-  std::vector<std::string> names() const;
-
- private:
-  std::map<std::string, OperatorType, std::less<>> types_;
 };
 
 }  // namespace tutti

@@ -12,8 +12,8 @@ using Activation = std::function<at::Tensor(const at::Tensor&)>;
 
 // Element by element. `read` takes its options and gives the function.
 void add(OperatorRegistry& registry, const std::string& name, KeptForBackward kept,
-         const std::function<Activation(const NodeOptions&)>& read) {
-  registry.add({.name = name, .resolve = [kept, read](const NodeOptions& options, Inputs inputs) {
+         const std::function<Activation(const Options&)>& read) {
+  registry.add({.name = name, .resolve = [kept, read](const Options& options, Inputs inputs) {
                   expect_float(options, inputs);
                   return Operator{
                       .output = inputs[0],
@@ -24,12 +24,12 @@ void add(OperatorRegistry& registry, const std::string& name, KeptForBackward ke
 
 void add(OperatorRegistry& registry, const std::string& name, KeptForBackward kept,
          at::Tensor (*f)(const at::Tensor&)) {
-  add(registry, name, kept, [f](const NodeOptions&) { return Activation(f); });
+  add(registry, name, kept, [f](const Options&) { return Activation(f); });
 }
 
 // Over one dimension of a row, the last one unless it is named.
 void add_softmax(OperatorRegistry& registry, const std::string& name, bool is_log) {
-  registry.add({.name = name, .resolve = [is_log](const NodeOptions& options, Inputs inputs) {
+  registry.add({.name = name, .resolve = [is_log](const Options& options, Inputs inputs) {
                   expect_float(options, inputs);
                   const std::size_t dimensions = inputs[0].shape.size();
                   if (dimensions == 0) throw options.error("expected an input with dimensions, found one number");
@@ -58,19 +58,19 @@ void add_activations(OperatorRegistry& registry) {
   add(registry, "hardswish", input, [](const at::Tensor& x) { return at::hardswish(x); });
   add(registry, "sigmoid", output, [](const at::Tensor& x) { return at::sigmoid(x); });
   add(registry, "tanh", output, [](const at::Tensor& x) { return at::tanh(x); });
-  add(registry, "leaky_relu", input, [](const NodeOptions& options) -> Activation {
+  add(registry, "leaky_relu", input, [](const Options& options) -> Activation {
     const double slope = options.number("slope", {.min = 0}, 0.01);
     return [slope](const at::Tensor& x) { return at::leaky_relu(x, slope); };
   });
-  add(registry, "elu", input, [](const NodeOptions& options) -> Activation {
+  add(registry, "elu", input, [](const Options& options) -> Activation {
     const double alpha = options.number("alpha", {.min = 0, .min_excluded = true}, 1);
     return [alpha](const at::Tensor& x) { return at::elu(x, alpha); };
   });
-  add(registry, "softplus", input, [](const NodeOptions& options) -> Activation {
+  add(registry, "softplus", input, [](const Options& options) -> Activation {
     const double beta = options.number("beta", {.min = 0, .min_excluded = true}, 1);
     return [beta](const at::Tensor& x) { return at::softplus(x, beta); };
   });
-  add(registry, "gelu", input, [](const NodeOptions& options) -> Activation {
+  add(registry, "gelu", input, [](const Options& options) -> Activation {
     const std::string approximate = options.choice("approximate", {"none", "tanh"}, "none");
     return [approximate](const at::Tensor& x) { return at::gelu(x, approximate); };
   });

@@ -9,7 +9,7 @@ namespace tutti::detail {
 namespace {
 
 // Sizes are compared from the last on; one that is 1, or is not there, is taken as often as needed.
-Shape broadcast(const NodeOptions& options, Inputs inputs) {
+Shape broadcast(const Options& options, Inputs inputs) {
   Shape shape = inputs[0].shape;
   for (const ValueSpec& input : inputs.subspan(1)) {
     Shape other = input.shape;
@@ -41,7 +41,7 @@ void add_folded(OperatorRegistry& registry, const std::string& name, KeptForBack
   registry.add({.name = name,
                 .least_inputs = 2,
                 .most_inputs = kAnyNumber,
-                .resolve = [kept, f](const NodeOptions& options, Inputs inputs) {
+                .resolve = [kept, f](const Options& options, Inputs inputs) {
                   expect_float(options, inputs);
                   Operator result{.output = {.shape = broadcast(options, inputs)}, .kept = kept};
                   result.compute = [f, dimensions = result.output.shape.size()](const OperatorCall& call) {
@@ -54,7 +54,7 @@ void add_folded(OperatorRegistry& registry, const std::string& name, KeptForBack
 }
 
 // Over one dimension of a row, or several, or all.
-Operator resolve_mean(const NodeOptions& options, Inputs inputs) {
+Operator resolve_mean(const Options& options, Inputs inputs) {
   expect_float(options, inputs);
   const Shape& shape = inputs[0].shape;
   std::vector<bool> is_over(shape.size(), true);

@@ -21,7 +21,7 @@ struct Attention {
   std::optional<MadeOnce> mask;  // true where a position may not look
 };
 
-Attention read_attention(const NodeOptions& options, std::int64_t units, std::int64_t from, std::int64_t to) {
+Attention read_attention(const Options& options, std::int64_t units, std::int64_t from, std::int64_t to) {
   Attention attention;
   attention.heads = options.integer("heads", {.min = 1, .max = kMostSize});
   if (units % attention.heads != 0)
@@ -95,7 +95,7 @@ double bytes_kept(const Attention& attention, std::int64_t from, std::int64_t to
 }
 
 // Of one input with itself, of a first with a second, or with the keys and values that the second and third are.
-Operator resolve_attention(const NodeOptions& options, Inputs inputs) {
+Operator resolve_attention(const Options& options, Inputs inputs) {
   expect_float(options, inputs);
   for (const ValueSpec& input : inputs) {
     if (input.shape.size() != 2 || input.shape[1] != inputs[0].shape.back())
@@ -122,7 +122,7 @@ Operator resolve_attention(const NodeOptions& options, Inputs inputs) {
 }
 
 // As torch.nn.TransformerEncoderLayer: attention and two linear layers, each added to what came in.
-Operator resolve_block(const NodeOptions& options, Inputs inputs) {
+Operator resolve_block(const Options& options, Inputs inputs) {
   expect_dimensions(options, inputs, 2, "positions and units");
   const std::int64_t positions = inputs[0].shape[0];
   const std::int64_t units = inputs[0].shape[1];

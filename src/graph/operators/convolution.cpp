@@ -14,7 +14,7 @@ struct Window {
   bool has_bias = true;
 };
 
-Window read_window(const NodeOptions& options, std::size_t spatial, std::int64_t channels) {
+Window read_window(const Options& options, std::size_t spatial, std::int64_t channels) {
   Window window;
   window.filters = options.integer("filters", {.min = 1, .max = kMostSize});
   window.kernel = options.sizes("kernel", spatial, {.min = 1, .max = kMostSize});
@@ -41,13 +41,13 @@ c10::optional<at::Tensor> bias_of(const OperatorCall& call) {
   return call.parameters.size() > 1 ? c10::optional<at::Tensor>(call.parameters[1]) : c10::nullopt;
 }
 
-void refuse_empty(const NodeOptions& options, const Shape& shape, const Shape& input) {
+void refuse_empty(const Options& options, const Shape& shape, const Shape& input) {
   if (std::ranges::any_of(shape, [](std::int64_t size) { return size < 1; }))
     throw options.error(fmt::format("nothing is left of an input of the shape {}", to_string(input)));
 }
 
 // "same" pads with zeros so that the sizes stay; only without strides.
-Operator resolve_convolution(const NodeOptions& options, Inputs inputs, std::size_t spatial) {
+Operator resolve_convolution(const Options& options, Inputs inputs, std::size_t spatial) {
   expect_image(options, inputs, spatial);
   const Shape& shape = inputs[0].shape;
   Window window = read_window(options, spatial, shape[0]);
@@ -84,7 +84,7 @@ Operator resolve_convolution(const NodeOptions& options, Inputs inputs, std::siz
   return result;
 }
 
-Operator resolve_transposed(const NodeOptions& options, Inputs inputs, std::size_t spatial) {
+Operator resolve_transposed(const Options& options, Inputs inputs, std::size_t spatial) {
   expect_image(options, inputs, spatial);
   const Shape& shape = inputs[0].shape;
   Window window = read_window(options, spatial, shape[0]);

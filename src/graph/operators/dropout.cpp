@@ -6,7 +6,7 @@ namespace tutti::detail {
 
 void add_dropout(OperatorRegistry& registry) {
   registry.add(
-      {.name = "dropout", .resolve = [](const NodeOptions& options, Inputs inputs) {
+      {.name = "dropout", .resolve = [](const Options& options, Inputs inputs) {
          expect_float(options, inputs);
          const double p = options.number("p", {.min = 0, .max = 1, .max_excluded = true}, 0.5);
          return Operator{

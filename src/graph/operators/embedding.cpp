@@ -10,7 +10,7 @@ namespace tutti::detail {
 namespace {
 
 // A vector for each number from 0 to entries-1.
-Operator resolve_embedding(const NodeOptions& options, Inputs inputs) {
+Operator resolve_embedding(const Options& options, Inputs inputs) {
   if (inputs[0].type != ValueType::int64) {
     throw options.error(
         fmt::format("expected numbers of entries, an input of int64, found {} of float32", to_string(inputs[0].shape)));
@@ -39,7 +39,7 @@ at::Tensor waves(std::int64_t positions, std::int64_t units) {
 }
 
 // Adds to each position of [positions, units] what says where it is.
-Operator resolve_positional(const NodeOptions& options, Inputs inputs) {
+Operator resolve_positional(const Options& options, Inputs inputs) {
   expect_dimensions(options, inputs, 2, "positions and units");
   const bool is_learned = options.choice("kind", {"learned", "sinusoidal"}, "learned") == "learned";
   Operator result{.output = inputs[0]};

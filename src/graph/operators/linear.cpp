@@ -7,7 +7,7 @@ namespace tutti::detail {
 
 // Of the last dimension: [..., features] becomes [..., units].
 void add_linear(OperatorRegistry& registry) {
-  registry.add({.name = "linear", .resolve = [](const NodeOptions& options, Inputs inputs) {
+  registry.add({.name = "linear", .resolve = [](const Options& options, Inputs inputs) {
                   expect_float(options, inputs);
                   if (inputs[0].shape.empty()) throw options.error("expected an input with features, found one number");
                   const std::int64_t features = inputs[0].shape.back();

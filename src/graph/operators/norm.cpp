@@ -10,7 +10,7 @@ using initializer::Constant;
 
 constexpr double kEps = 1e-5;
 
-double read_eps(const NodeOptions& options) { return options.number("eps", {.min = 0, .min_excluded = true}, kEps); }
+double read_eps(const Options& options) { return options.number("eps", {.min = 0, .min_excluded = true}, kEps); }
 
 void add_affine(Operator& result, const Shape& shape) {
   result.parameters.push_back({"weight", shape, Constant{1}});
@@ -22,7 +22,7 @@ at::Tensor parameter(const OperatorCall& call, std::size_t index) {
 }
 
 // Over the rows and all dimensions but the first.
-Operator resolve_batch_norm(const NodeOptions& options, Inputs inputs) {
+Operator resolve_batch_norm(const Options& options, Inputs inputs) {
   expect_float(options, inputs);
   if (inputs[0].shape.empty()) throw options.error("expected an input with channels, found one number");
   const std::int64_t channels = inputs[0].shape[0];
@@ -42,7 +42,7 @@ Operator resolve_batch_norm(const NodeOptions& options, Inputs inputs) {
 }
 
 // Of each row by itself, over its last dimensions.
-Operator resolve_layer_norm(const NodeOptions& options, Inputs inputs) {
+Operator resolve_layer_norm(const Options& options, Inputs inputs) {
   expect_float(options, inputs);
   const Shape& shape = inputs[0].shape;
   if (shape.empty()) throw options.error("expected an input with features, found one number");
@@ -59,7 +59,7 @@ Operator resolve_layer_norm(const NodeOptions& options, Inputs inputs) {
 }
 
 // Of each row by itself, over channels in groups.
-Operator resolve_group_norm(const NodeOptions& options, Inputs inputs) {
+Operator resolve_group_norm(const Options& options, Inputs inputs) {
   expect_float(options, inputs);
   if (inputs[0].shape.empty()) throw options.error("expected an input with channels, found one number");
   const std::int64_t channels = inputs[0].shape[0];

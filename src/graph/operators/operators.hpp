@@ -27,11 +27,11 @@ void add_torchscript(OperatorRegistry& registry);
 using Inputs = std::span<const ValueSpec>;
 
 // A UsageError unless all inputs are float32.
-void expect_float(const NodeOptions& options, Inputs inputs);
+void expect_float(const Options& options, Inputs inputs);
 // The same, and the only input has so many dimensions; `what` says what they are: "channels, height and width".
-void expect_dimensions(const NodeOptions& options, Inputs inputs, std::size_t count, std::string_view what);
+void expect_dimensions(const Options& options, Inputs inputs, std::size_t count, std::string_view what);
 // Channels and length, or channels, height and width.
-void expect_image(const NodeOptions& options, Inputs inputs, std::size_t spatial);
+void expect_image(const Options& options, Inputs inputs, std::size_t spatial);
 // A dimension of a shape, counted from its end where negative: 0 to dimensions-1.
 std::size_t dimension(const JsonValue& value, std::size_t dimensions);
 // As nn.Linear and its like draw it: within 1/sqrt(n) of zero.

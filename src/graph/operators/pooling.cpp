@@ -11,7 +11,7 @@ namespace {
 // A maximum keeps, for each of its results, where it was found.
 constexpr double kIndexBytes = 8;
 
-Operator resolve_pool(const NodeOptions& options, Inputs inputs, std::size_t spatial, bool is_max) {
+Operator resolve_pool(const Options& options, Inputs inputs, std::size_t spatial, bool is_max) {
   expect_image(options, inputs, spatial);
   const Shape& shape = inputs[0].shape;
   const std::vector<std::int64_t> kernel = options.sizes("kernel", spatial, {.min = 1, .max = kMostSize});
@@ -38,7 +38,7 @@ Operator resolve_pool(const NodeOptions& options, Inputs inputs, std::size_t spa
 }
 
 // Pools so that this size comes out, whatever goes in.
-Operator resolve_adaptive(const NodeOptions& options, Inputs inputs, std::size_t spatial, bool is_max) {
+Operator resolve_adaptive(const Options& options, Inputs inputs, std::size_t spatial, bool is_max) {
   expect_image(options, inputs, spatial);
   const std::vector<std::int64_t> size = options.sizes("size", spatial, {.min = 1, .max = kMostSize});
   Operator result{.output = {.shape = {inputs[0].shape[0]}}, .kept = {.inputs = true}};

@@ -7,7 +7,7 @@ namespace tutti::detail {
 namespace {
 
 // Over the positions of [positions, features]: what comes out at each of them, or at the last.
-Operator resolve_recurrent(const NodeOptions& options, Inputs inputs, bool is_lstm) {
+Operator resolve_recurrent(const Options& options, Inputs inputs, bool is_lstm) {
   expect_dimensions(options, inputs, 2, "positions and features");
   const std::int64_t positions = inputs[0].shape[0];
   const std::int64_t units = options.integer("units", {.min = 1, .max = kMostSize / 8});

@@ -23,7 +23,7 @@ Operator reshaped_to(const ValueSpec& output) {
 }
 
 // All dimensions from `from` on become one.
-Operator resolve_flatten(const NodeOptions& options, Inputs inputs) {
+Operator resolve_flatten(const Options& options, Inputs inputs) {
   const Shape& shape = inputs[0].shape;
   const std::int64_t from = options.integer(
       "from", {.min = 0, .max = static_cast<std::int64_t>(std::max<std::size_t>(shape.size(), 1)) - 1}, 0);
@@ -34,7 +34,7 @@ Operator resolve_flatten(const NodeOptions& options, Inputs inputs) {
 }
 
 // One of the sizes may be -1: whatever is left.
-Operator resolve_reshape(const NodeOptions& options, Inputs inputs) {
+Operator resolve_reshape(const Options& options, Inputs inputs) {
   const JsonValue shape = options.at("shape");
   ValueSpec output{.type = inputs[0].type};
   std::optional<std::size_t> open;
@@ -58,7 +58,7 @@ Operator resolve_reshape(const NodeOptions& options, Inputs inputs) {
 }
 
 // Dimension i of the output is dimension dims[i] of the input.
-Operator resolve_permute(const NodeOptions& options, Inputs inputs) {
+Operator resolve_permute(const Options& options, Inputs inputs) {
   const Shape& shape = inputs[0].shape;
   const JsonValue value = options.at("dims");
   if (!value.is_array() || value.size() != shape.size())
@@ -75,7 +75,7 @@ Operator resolve_permute(const NodeOptions& options, Inputs inputs) {
   return {.output = output, .compute = [dims](const OperatorCall& call) { return call.inputs[0].permute(dims); }};
 }
 
-Operator resolve_concat(const NodeOptions& options, Inputs inputs) {
+Operator resolve_concat(const Options& options, Inputs inputs) {
   ValueSpec output = inputs[0];
   if (output.shape.empty()) throw options.error("expected inputs with dimensions, found one number");
   const std::optional<JsonValue> value = options.find("dim");

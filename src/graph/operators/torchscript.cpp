@@ -70,7 +70,7 @@ void add_torchscript(OperatorRegistry& registry) {
   registry.add({.name = "torchscript",
                 .least_inputs = 1,
                 .most_inputs = kAnyNumber,
-                .resolve = [](const NodeOptions& options, Inputs inputs) {
+                .resolve = [](const Options& options, Inputs inputs) {
                   const JsonValue value = options.at("file");
                   const std::string file = value.string();
                   std::error_code problem;

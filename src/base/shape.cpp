@@ -1,4 +1,4 @@
-#include <tutti/graph/shape.hpp>
+#include <tutti/base/shape.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
-// The options of a node, as an operator reads them. Every key that it asks for is known; at the end others are refused,
-// with the nearest known one.
+// The options of something in a run file, as what they are for reads them: an operator those of a node, a loss its own.
+// Every key that is asked for is known; at the end others are refused, with the nearest known one.
 //
 //   const std::int64_t units = options.integer("units", {.min = 1});
 //   const bool bias = options.boolean("bias", true);
@@ -15,16 +15,17 @@
 
 #include <tutti/base/error.hpp>
 #include <tutti/base/json.hpp>
-#include <tutti/graph/shape.hpp>
+#include <tutti/base/shape.hpp>
 
 namespace tutti {
 
 // The largest size that an option may name.
 inline constexpr std::int64_t kMostSize = 1'000'000'000;
 
-class NodeOptions {
+class Options {
  public:
-  explicit NodeOptions(JsonValue node) : node_(std::move(node)), asked_(std::make_shared<std::vector<std::string>>()) {}
+  explicit Options(JsonValue object)
+      : object_(std::move(object)), asked_(std::make_shared<std::vector<std::string>>()) {}
 
   // Those without a default must be there.
   std::int64_t integer(std::string_view key, IntegerRange range) const;
@@ -40,14 +41,14 @@ class NodeOptions {
   std::optional<JsonValue> find(std::string_view key) const;
   JsonValue at(std::string_view key) const;
 
-  // A UsageError at the node's place.
-  UsageError error(std::string_view what) const { return node_.error(what); }
-  const JsonValue& node() const { return node_; }
+  // A UsageError at the object's place.
+  UsageError error(std::string_view what) const { return object_.error(what); }
+  const JsonValue& object() const { return object_; }
 
   void refuse_other_keys(std::vector<std::string> known) const;
 
  private:
-  JsonValue node_;
+  JsonValue object_;
   std::shared_ptr<std::vector<std::string>> asked_;  // by all copies
 };
 

@@ -1,4 +1,4 @@
-#include <tutti/graph/node_options.hpp>
+#include <tutti/base/options.hpp>
 
 #include <algorithm>
 
@@ -6,40 +6,40 @@
 
 namespace tutti {
 
-std::optional<JsonValue> NodeOptions::find(std::string_view key) const {
+std::optional<JsonValue> Options::find(std::string_view key) const {
   asked_->emplace_back(key);
-  return node_.find(key);
+  return object_.find(key);
 }
 
-JsonValue NodeOptions::at(std::string_view key) const {
+JsonValue Options::at(std::string_view key) const {
   asked_->emplace_back(key);
-  return node_.at(key);
+  return object_.at(key);
 }
 
-std::int64_t NodeOptions::integer(std::string_view key, IntegerRange range) const { return at(key).integer(range); }
+std::int64_t Options::integer(std::string_view key, IntegerRange range) const { return at(key).integer(range); }
 
-std::int64_t NodeOptions::integer(std::string_view key, IntegerRange range, std::int64_t otherwise) const {
+std::int64_t Options::integer(std::string_view key, IntegerRange range, std::int64_t otherwise) const {
   const std::optional<JsonValue> value = find(key);
   return value ? value->integer(range) : otherwise;
 }
 
-double NodeOptions::number(std::string_view key, NumberRange range, double otherwise) const {
+double Options::number(std::string_view key, NumberRange range, double otherwise) const {
   const std::optional<JsonValue> value = find(key);
   return value ? value->number(range) : otherwise;
 }
 
-bool NodeOptions::boolean(std::string_view key, bool otherwise) const {
+bool Options::boolean(std::string_view key, bool otherwise) const {
   const std::optional<JsonValue> value = find(key);
   return value ? value->boolean() : otherwise;
 }
 
-std::string NodeOptions::choice(std::string_view key, const std::vector<std::string>& names,
-                                std::string_view otherwise) const {
+std::string Options::choice(std::string_view key, const std::vector<std::string>& names,
+                            std::string_view otherwise) const {
   const std::optional<JsonValue> value = find(key);
   return value ? value->one_of(names) : std::string(otherwise);
 }
 
-std::vector<std::int64_t> NodeOptions::sizes(std::string_view key, std::size_t count, IntegerRange range) const {
+std::vector<std::int64_t> Options::sizes(std::string_view key, std::size_t count, IntegerRange range) const {
   const JsonValue value = at(key);
   if (!value.is_array()) return std::vector<std::int64_t>(count, value.integer(range));
   if (value.size() != count) {
@@ -50,16 +50,16 @@ std::vector<std::int64_t> NodeOptions::sizes(std::string_view key, std::size_t c
   return sizes;
 }
 
-std::vector<std::int64_t> NodeOptions::sizes(std::string_view key, std::size_t count, IntegerRange range,
-                                             std::int64_t otherwise) const {
+std::vector<std::int64_t> Options::sizes(std::string_view key, std::size_t count, IntegerRange range,
+                                         std::int64_t otherwise) const {
   return find(key) ? sizes(key, count, range) : std::vector<std::int64_t>(count, otherwise);
 }
 
-void NodeOptions::refuse_other_keys(std::vector<std::string> known) const {
+void Options::refuse_other_keys(std::vector<std::string> known) const {
   for (const std::string& key : *asked_) {
     if (std::ranges::find(known, key) == known.end()) known.push_back(key);
   }
-  node_.refuse_other_keys(known);
+  object_.refuse_other_keys(known);
 }
 
 }  // namespace tutti

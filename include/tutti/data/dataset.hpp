@@ -1,0 +1,90 @@
+// Rows to learn from: where they come from, what they are, and how to get at them.
+//
+//   DataSource source = type.resolve(options);      // reads the options, and no file yet
+//   source.description.inputs;                      // "image": [1, 28, 28]
+//   DataSplits data = source.open();
+//   DataRows rows = data.train->rows({5, 3, 8});    // in this order
+//
+// A source of one's own:
+//
+//   registry.data_sources.add({.name = "spiral", .resolve = [](const Options& options) {
+//     const std::int64_t rows = options.integer("rows", {.min = 1}, 1000);
+//     return DataSource{.description = {.inputs = {{"point", {.shape = {2}}}}, .target = {.type = ValueType::int64},
+//     .classes = 2},
+//                       .open = [rows] { return DataSplits{.train = std::make_shared<Spiral>(rows), ...}; }};
+//   }});
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/types.h>
+#include <tutti/base/named_types.hpp>
+#include <tutti/base/options.hpp>
+#include <tutti/base/shape.hpp>
+
+namespace tutti {
+
+struct DataDescription {
+  std::vector<std::pair<std::string, ValueSpec>> inputs;
+  ValueSpec target;
+  std::int64_t classes = 0;  // of a target that is a class: how many there are
+};
+
+// Tensors have the rows as their first dimension.
+struct DataRows {
+  std::vector<torch::Tensor> inputs;  // in the order of the description
+  torch::Tensor target;
+};
+
+// Threads: any number may read at a time.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual std::int64_t size() const = 0;
+  // Row numbers from 0 to size()-1.
+  virtual DataRows rows(std::span<const std::int64_t> numbers) const = 0;
+};
+
+struct DataSplits {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> test;
+};
+
+struct DataSource {
+  DataDescription description;
+  std::function<DataSplits()> open;
+};
+
+struct DataSourceType {
+  std::string name;
+  std::function<DataSource(const Options& options)> resolve;
+};
+
+class DataSourceRegistry : public NamedTypes<DataSourceType> {
+ public:
+  // With those that tutti has: fashion_mnist.
+  DataSourceRegistry();
+};
+
+// Rows that lie in memory.
+class TensorDataset : public Dataset {
+ public:
+  // A UsageError where they do not have as many rows.
+  TensorDataset(std::vector<torch::Tensor> inputs, torch::Tensor target);
+
+  std::int64_t size() const override { return target_.size(0); }
+  DataRows rows(std::span<const std::int64_t> numbers) const override;
+
+ private:
+  std::vector<torch::Tensor> inputs_;
+  torch::Tensor target_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,68 @@
+// A run file: what to train, on what, and how. docs/run_file.md has every key.
+//
+//   Registry registry;                                      // what tutti has; add your own before reading
+//   Run run = read_run(JsonDocument::read_file("run.json").root(), registry);
+//
+// Reading checks everything that can be checked without reading data or computing: every failure is a UsageError that
+// names its place in the file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/base/json.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/graph/graph.hpp>
+#include <tutti/kernels/optimizer.hpp>
+#include <tutti/train/loss.hpp>
+
+namespace tutti {
+
+// Everything that a run file names, and that users can add to.
+struct Registry {
+  OperatorRegistry operators;
+  LossRegistry losses;
+  MetricRegistry metrics;
+  DataSourceRegistry data_sources;
+};
+
+struct RunData {
+  std::string source;  // its name
+  DataSource opened_by;
+  std::int64_t batch_size = 0;           // rows of all replicas together
+  std::vector<std::size_t> input_order;  // for each input of the graph, which of the source's it is
+};
+
+struct RunMetric {
+  std::string name;
+  Metric metric;
+};
+
+// How long, and how the gradients of a step become an update.
+struct RunTrain {
+  std::optional<std::int64_t> epochs;  // one of the two
+  std::optional<std::int64_t> steps;
+  double clip_norm = 0;         // none, where 0
+  std::int64_t accumulate = 1;  // steps to an update
+};
+
+struct Run {
+  std::uint64_t seed = 0;
+  RunData data;
+  Graph graph;
+  std::string loss_name;
+  Loss loss;
+  std::vector<RunMetric> metrics;
+  OptimizerRule optimizer;
+  RunTrain train;
+  std::string output;  // a folder
+};
+
+Run read_run(const JsonValue& value, const Registry& registry = Registry());
+
+// {"name": "adam", "lr": 0.001, "beta1": 0.9, ...}
+OptimizerRule optimizer_from_json(const JsonValue& value);
+
+}  // namespace tutti

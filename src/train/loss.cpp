@@ -1,0 +1,136 @@
+#include <tutti/train/loss.hpp>
+
+#include <cmath>
+
+#include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
+
+namespace tutti {
+namespace {
+
+namespace F = torch::nn::functional;
+
+// A class for each position of the output but its last dimension.
+void expect_classes(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  Shape expected = data.target.shape;
+  expected.push_back(data.classes);
+  const bool fits = data.target.type == ValueType::int64 && output.type == ValueType::float32 &&
+                    output.shape.size() == expected.size() &&
+                    std::equal(data.target.shape.begin(), data.target.shape.end(), output.shape.begin()) &&
+                    (data.classes == 0 || output.shape.back() == data.classes);
+  if (fits) return;
+  if (data.target.type != ValueType::int64)
+    throw options.error(fmt::format("expected a target that is a class, found {}", to_string(data.target)));
+  throw options.error(fmt::format("expected an output of the shape {}, for {} classes, found {}", to_string(expected),
+                                  data.classes, to_string(output)));
+}
+
+void expect_alike(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  if (output == data.target && output.type == ValueType::float32) return;
+  throw options.error(fmt::format("expected an output and a target of float32 and of one shape, found {} and {}",
+                                  to_string(output), to_string(data.target)));
+}
+
+// Rows and positions become one dimension.
+torch::Tensor by_class(const torch::Tensor& output) { return output.reshape({-1, output.size(-1)}); }
+
+Loss resolve_cross_entropy(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  expect_classes(options, output, data);
+  const double smoothing = options.number("label_smoothing", {.min = 0, .max = 1, .max_excluded = true}, 0);
+  torch::Tensor weights;
+  if (const std::optional<JsonValue> value = options.find("class_weights")) {
+    if (static_cast<std::int64_t>(value->size()) != output.shape.back())
+      throw value->error(
+          fmt::format("expected {} weights, one for each class, found {}", output.shape.back(), value->size()));
+    std::vector<double> numbers;
+    for (const JsonValue& one : value->elements()) numbers.push_back(one.number({.min = 0}));
+    weights = torch::tensor(numbers, torch::kFloat32);
+  }
+  return {[smoothing, weights](const torch::Tensor& found, const torch::Tensor& target) {
+    auto its = F::CrossEntropyFuncOptions().label_smoothing(smoothing);
+    if (weights.defined()) its.weight(weights.to(found.scalar_type()));
+    return F::cross_entropy(by_class(found), target.reshape(-1), its);
+  }};
+}
+
+Loss resolve_nll(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  expect_classes(options, output, data);
+  return {[](const torch::Tensor& found, const torch::Tensor& target) {
+    return torch::nll_loss(by_class(found), target.reshape(-1));
+  }};
+}
+
+using Difference = torch::Tensor (*)(const torch::Tensor&, const torch::Tensor&);
+
+void add(LossRegistry& registry, const std::string& name, Difference f) {
+  registry.add(
+      {.name = name, .resolve = [f](const Options& options, const ValueSpec& output, const DataDescription& data) {
+         expect_alike(options, output, data);
+         return Loss{f};
+       }});
+}
+
+// --- metrics ---
+
+MetricSum top(const torch::Tensor& output, const torch::Tensor& target, std::int64_t k) {
+  const torch::Tensor best = std::get<1>(by_class(output).topk(k, 1));
+  const torch::Tensor hits = best.eq(target.reshape({-1, 1})).any(1);
+  return {hits.sum().item<double>(), static_cast<double>(hits.numel())};
+}
+
+Metric resolve_accuracy(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  expect_classes(options, output, data);
+  return {.measure = [](const torch::Tensor& found, const torch::Tensor& target) { return top(found, target, 1); }};
+}
+
+Metric resolve_top_k(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  expect_classes(options, output, data);
+  const std::int64_t k =
+      options.integer("k", {.min = 1, .max = output.shape.back()}, std::min<std::int64_t>(5, output.shape.back()));
+  return {.measure = [k](const torch::Tensor& found, const torch::Tensor& target) { return top(found, target, k); }};
+}
+
+Metric resolve_mae(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  expect_alike(options, output, data);
+  return {.measure =
+              [](const torch::Tensor& found, const torch::Tensor& target) {
+                const torch::Tensor differences = (found - target).abs();
+                return MetricSum{differences.sum().item<double>(), static_cast<double>(differences.numel())};
+              },
+          .is_better_higher = false};
+}
+
+Metric resolve_perplexity(const Options& options, const ValueSpec& output, const DataDescription& data) {
+  expect_classes(options, output, data);
+  return {.measure =
+              [](const torch::Tensor& found, const torch::Tensor& target) {
+                const torch::Tensor loss = F::cross_entropy(by_class(found), target.reshape(-1),
+                                                            F::CrossEntropyFuncOptions().reduction(torch::kSum));
+                return MetricSum{loss.item<double>(), static_cast<double>(target.numel())};
+              },
+          .finish = [](double mean) { return std::exp(mean); },
+          .is_better_higher = false};
+}
+
+}  // namespace
+
+LossRegistry::LossRegistry() : NamedTypes("loss") {
+  NamedTypes::add({.name = "cross_entropy", .resolve = resolve_cross_entropy});
+  NamedTypes::add({.name = "nll", .resolve = resolve_nll});
+  tutti::add(*this, "bce", [](const torch::Tensor& output, const torch::Tensor& target) {
+    return torch::binary_cross_entropy_with_logits(output, target);
+  });
+  tutti::add(*this, "mse",
+             [](const torch::Tensor& output, const torch::Tensor& target) { return torch::mse_loss(output, target); });
+  tutti::add(*this, "l1",
+             [](const torch::Tensor& output, const torch::Tensor& target) { return torch::l1_loss(output, target); });
+}
+
+MetricRegistry::MetricRegistry() : NamedTypes("metric") {
+  NamedTypes::add({.name = "accuracy", .resolve = resolve_accuracy});
+  NamedTypes::add({.name = "top_k", .resolve = resolve_top_k});
+  NamedTypes::add({.name = "mae", .resolve = resolve_mae});
+  NamedTypes::add({.name = "perplexity", .resolve = resolve_perplexity});
+}
+
+}  // namespace tutti

@@ -1,0 +1,195 @@
+#include <tutti/train/run.hpp>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kMostRows = 1'000'000'000;
+
+// A name alone, or an object with a name and options.
+template <typename Type>
+std::pair<const Type*, Options> named(const NamedTypes<Type>& types, const JsonValue& value) {
+  if (value.is_string()) return {&types.at(value), Options(JsonDocument::parse("{}").root())};
+  if (!value.is_object()) throw value.expected("a name, or an object with a name and options");
+  Options options(value);
+  return {&types.at(options.at("name")), options};
+}
+
+// Options of a name alone are an empty object elsewhere: what they complain about is said of the name.
+template <typename F>
+auto at_place(const JsonValue& value, F f) {
+  if (!value.is_string()) return f();
+  try {
+    return f();
+  } catch (const UsageError& error) {
+    const std::string what = error.what();
+    const std::size_t colon = what.find(": ");
+    throw value.error(colon == std::string::npos ? what : what.substr(colon + 2));
+  }
+}
+
+template <typename Type>
+auto resolve_named(const NamedTypes<Type>& types, const JsonValue& value, const ValueSpec& output,
+                   const DataDescription& data) {
+  const auto [type, options] = named(types, value);
+  return at_place(value, [&, its = type, &given = options] {
+    auto result = its->resolve(given, output, data);
+    given.refuse_other_keys({"name"});
+    return result;
+  });
+}
+
+// Inputs go by their names; where there is one of each, it is the same whatever its name.
+std::vector<std::size_t> match_inputs(const JsonValue& inputs, const Graph& graph, const DataDescription& data) {
+  std::vector<std::size_t> order;
+  for (const GraphInput& input : graph.inputs()) {
+    const JsonValue place = inputs.at(input.name);
+    auto found = std::ranges::find(data.inputs, input.name, [](const auto& its) { return its.first; });
+    if (found == data.inputs.end() && graph.inputs().size() == 1 && data.inputs.size() == 1)
+      found = data.inputs.begin();
+    if (found == data.inputs.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, spec] : data.inputs) names.push_back(name);
+      throw place.error(fmt::format("the data has no '{}'; it has {}", input.name, fmt::join(names, ", ")));
+    }
+    if (found->second != input.spec) {
+      throw place.error(
+          fmt::format("the data has rows of {}, found {}", to_string(found->second), to_string(input.spec)));
+    }
+    order.push_back(static_cast<std::size_t>(found - data.inputs.begin()));
+  }
+  return order;
+}
+
+RunTrain read_train(const JsonValue& value) {
+  const Options options(value);
+  RunTrain train;
+  if (const auto epochs = options.find("epochs")) train.epochs = epochs->integer({.min = 1, .max = kMostRows});
+  if (const auto steps = options.find("steps")) train.steps = steps->integer({.min = 1});
+  if (train.epochs.has_value() == train.steps.has_value())
+    throw value.error("expected either epochs or steps: how long to train");
+  train.clip_norm = options.number("clip_norm", {.min = 0}, 0);
+  train.accumulate = options.integer("accumulate", {.min = 1, .max = kMostRows}, 1);
+  options.refuse_other_keys({});
+  return train;
+}
+
+// What a strategy wants of the rest.
+void check_strategy(const JsonValue& value, const Run& run) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
+  if (parallel == nullptr || parallel->num_replicas <= run.data.batch_size) return;
+  throw value.at("data")
+      .at("batch_size")
+      .error(
+          fmt::format("expected a row for each of {} replicas, found {}", parallel->num_replicas, run.data.batch_size));
+}
+
+}  // namespace
+
+OptimizerRule optimizer_from_json(const JsonValue& value) {
+  if (!value.is_object()) throw value.expected(R"(an optimizer, as in {"name": "sgd", "lr": 0.1})");
+  const Options options(value);
+  const std::string name = options.at("name").one_of({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
+  const auto number = [&](const char* key, double& field) { field = options.number(key, {}, field); };
+  const auto read_adam = [&](auto rule) -> OptimizerRule {
+    number("lr", rule.lr);
+    number("beta1", rule.beta1);
+    number("beta2", rule.beta2);
+    number("eps", rule.eps);
+    number("weight_decay", rule.weight_decay);
+    rule.amsgrad = options.boolean("amsgrad", rule.amsgrad);
+    return rule;
+  };
+  const auto read = [&]() -> OptimizerRule {
+    if (name == "adam") return read_adam(Adam{});
+    if (name == "adamw") return read_adam(AdamW{});
+    if (name == "sgd") {
+      Sgd rule;
+      number("lr", rule.lr);
+      number("momentum", rule.momentum);
+      number("dampening", rule.dampening);
+      number("weight_decay", rule.weight_decay);
+      rule.nesterov = options.boolean("nesterov", rule.nesterov);
+      return rule;
+    }
+    if (name == "rmsprop") {
+      RmsProp rule;
+      number("lr", rule.lr);
+      number("alpha", rule.alpha);
+      number("eps", rule.eps);
+      number("weight_decay", rule.weight_decay);
+      number("momentum", rule.momentum);
+      rule.centered = options.boolean("centered", rule.centered);
+      return rule;
+    }
+    Adagrad rule;
+    number("lr", rule.lr);
+    number("lr_decay", rule.lr_decay);
+    number("weight_decay", rule.weight_decay);
+    number("initial_accumulator_value", rule.initial_accumulator_value);
+    number("eps", rule.eps);
+    return rule;
+  };
+  const OptimizerRule rule = read();
+  options.refuse_other_keys({});
+  try {
+    refuse_unless_possible(rule);
+  } catch (const UsageError& error) {
+    throw value.error(error.what());
+  }
+  return rule;
+}
+
+Run read_run(const JsonValue& value, const Registry& registry) {
+  if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
+  value.refuse_other_keys({"seed", "data", "graph", "loss", "metrics", "optimizer", "train", "output"});
+  const std::optional<JsonValue> seed = value.find("seed");
+
+  const JsonValue data_value = value.at("data");
+  if (!data_value.is_object())
+    throw data_value.expected(R"(data, as in {"source": "fashion_mnist", "batch_size": 128})");
+  const Options data_options(data_value);
+  const DataSourceType& type = registry.data_sources.at(data_options.at("source"));
+  RunData data{.source = type.name,
+               .opened_by = type.resolve(data_options),
+               .batch_size = data_options.integer("batch_size", {.min = 1, .max = kMostRows}),
+               .input_order = {}};
+  data_options.refuse_other_keys({});
+
+  const JsonValue graph_value = value.at("graph");
+  Graph graph = Graph::from_json(graph_value, registry.operators);
+  const DataDescription& description = data.opened_by.description;
+  data.input_order = match_inputs(graph_value.at("inputs"), graph, description);
+  const ValueSpec output = graph.value(graph.outputs().front().value);
+
+  const JsonValue loss_value = value.at("loss");
+  Loss loss = resolve_named(registry.losses, loss_value, output, description);
+  std::vector<RunMetric> metrics;
+  if (const std::optional<JsonValue> list = value.find("metrics")) {
+    for (const JsonValue& one : list->elements()) {
+      const std::string name = one.is_string() ? one.string() : one.at("name").string();
+      if (std::ranges::find(metrics, name, &RunMetric::name) != metrics.end())
+        throw one.error(fmt::format("the metric '{}' is there twice", name));
+      metrics.push_back({name, resolve_named(registry.metrics, one, output, description)});
+    }
+  }
+  const std::optional<JsonValue> train = value.find("train");
+  const std::optional<JsonValue> folder = value.find("output");
+  if (folder && folder->string().empty()) throw folder->expected("a folder");
+  Run run{.seed = seed ? seed->unsigned_integer() : 0,
+          .data = std::move(data),
+          .graph = std::move(graph),
+          .loss_name = loss_value.is_string() ? loss_value.string() : loss_value.at("name").string(),
+          .loss = std::move(loss),
+          .metrics = std::move(metrics),
+          .optimizer = optimizer_from_json(value.at("optimizer")),
+          .train = train ? read_train(*train) : RunTrain{.epochs = 1, .steps = std::nullopt},
+          .output = folder ? folder->string() : "runs/latest"};
+  check_strategy(value, run);
+  return run;
+}
+
+}  // namespace tutti

@@ -1,0 +1,174 @@
+// Run files changed at random: each is read, or refused at a place that is named; nothing else happens.
+//
+//   try_mutations(5'000);      // of all examples; TUTTI_EXAMPLES is their folder
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti::testing {
+
+inline std::string text_of(const std::filesystem::path& path) {
+  std::ifstream stream(path);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+inline std::vector<std::string> examples() {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_EXAMPLES)) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  }
+  std::ranges::sort(paths);
+  std::vector<std::string> texts;
+  for (const std::filesystem::path& path : paths) texts.push_back(text_of(path));
+  return texts;
+}
+
+class Mutations {
+ public:
+  explicit Mutations(unsigned seed) : random_(seed) {}
+
+  // Of the text: something cut out, doubled, replaced, or brought from elsewhere in it.
+  std::string of_text(std::string text) {
+    for (std::size_t times = 1 + below(3); times > 0 && !text.empty(); --times) {
+      const std::size_t at = below(text.size());
+      const std::size_t length = std::min(text.size() - at, 1 + below(below(4) == 0 ? 60 : 4));
+      switch (below(5)) {
+        case 0: text.erase(at, length); break;
+        case 1: text.insert(at, text.substr(at, length)); break;
+        case 2: text[at] = static_cast<char>(below(256)); break;
+        case 3: text.insert(below(text.size()), text.substr(at, length)); break;
+        default: text.replace(at, length, token()); break;
+      }
+    }
+    return text;
+  }
+
+  // Of the document: values replaced, swapped or taken away, keys renamed.
+  nlohmann::ordered_json of_document(nlohmann::ordered_json document) {
+    for (std::size_t times = 1 + below(3); times > 0; --times) {
+      std::vector<nlohmann::ordered_json*> all;
+      collect(document, all);
+      nlohmann::ordered_json& at = *all[below(all.size())];
+      switch (below(5)) {
+        case 0: at = nlohmann::ordered_json::parse(token(), nullptr, false); break;
+        case 1: {
+          const nlohmann::ordered_json other = *all[below(all.size())];
+          at = other;
+          break;
+        }
+        case 2:
+          if (at.is_object() && !at.empty())
+            at.erase(std::next(at.begin(), static_cast<std::ptrdiff_t>(below(at.size()))));
+          break;
+        case 3:
+          if (at.is_array() && !at.empty()) at.push_back(at[below(at.size())]);
+          break;
+        default:
+          if (at.is_object() && !at.empty()) {
+            const auto one = std::next(at.begin(), static_cast<std::ptrdiff_t>(below(at.size())));
+            const nlohmann::ordered_json value = one.value();
+            at[of_text(one.key() + "x")] = value;
+          }
+      }
+      if (document.is_discarded()) return {};
+    }
+    return document;
+  }
+
+  std::size_t below(std::size_t n) { return random_() % n; }
+
+ private:
+  std::string token() {
+    static const std::vector<std::string> tokens{"0",
+                                                 "1",
+                                                 "-1",
+                                                 "2",
+                                                 "3.5",
+                                                 "1e30",
+                                                 "-0.0",
+                                                 "1e-400",
+                                                 "9223372036854775807",
+                                                 "18446744073709551616",
+                                                 "true",
+                                                 "null",
+                                                 "\"\"",
+                                                 "\"linear\"",
+                                                 "\"image\"",
+                                                 "\"graph\"",
+                                                 "\"Local\"",
+                                                 "\"DataParallel\"",
+                                                 "[]",
+                                                 "{}",
+                                                 "[1]",
+                                                 "[1, 28, 28]",
+                                                 "[-1]",
+                                                 "[1000000000, 1000000000]",
+                                                 "{\"type\": \"Local\"}",
+                                                 "\"same\"",
+                                                 "\"adam\"",
+                                                 "\"mse\"",
+                                                 "\"logits\"",
+                                                 "[[[]]]"};
+    return tokens[below(tokens.size())];
+  }
+  static void collect(nlohmann::ordered_json& value, std::vector<nlohmann::ordered_json*>& all) {
+    all.push_back(&value);
+    if (!value.is_structured()) return;
+    for (nlohmann::ordered_json& child : value) collect(child, all);
+  }
+
+  std::mt19937 random_;
+};
+
+// A line and a column of the file: "run.json:3:51: ...".
+inline bool names_a_place(const std::string& message) {
+  int line = 0;
+  int column = 0;
+  return std::sscanf(message.c_str(), "run.json:%d:%d:", &line, &column) == 2 && line > 0 && column > 0;
+}
+
+inline void try_mutations(unsigned count) {
+  const std::vector<std::string> texts = examples();
+  ASSERT_FALSE(texts.empty());
+  const Registry registry;
+  std::vector<nlohmann::ordered_json> documents;
+  for (const std::string& text : texts) {
+    EXPECT_NO_THROW((void)read_run(JsonDocument::parse(text, "run.json").root(), registry));
+    documents.push_back(nlohmann::ordered_json::parse(text, nullptr, true, /*ignore_comments=*/true));
+  }
+  unsigned read = 0;
+  for (unsigned seed = 0; seed < count; ++seed) {
+    Mutations mutations(seed);
+    const std::size_t which = mutations.below(texts.size());
+    const std::string text = mutations.below(3) == 0
+                                 ? mutations.of_text(texts[which])
+                                 : mutations.of_document(documents[which])
+                                       .dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    try {
+      const Run run = read_run(JsonDocument::parse(text, "run.json").root(), registry);
+      EXPECT_FALSE(run.graph.outputs().empty());
+      ++read;
+    } catch (const UsageError& error) {
+      EXPECT_TRUE(names_a_place(error.what())) << error.what();
+    }
+  }
+  EXPECT_GT(read, count / 50);
+  EXPECT_LT(read, count - count / 10);
+}
+
+}  // namespace tutti::testing
