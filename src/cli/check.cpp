@@ -1,26 +1,32 @@
 // `tutti check run.json`: reads a run file, and tells what would run: nodes, shapes, parameters, strategies, memory.
-#include <unistd.h>
-
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <tutti/base/bytes.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/train/footprint.hpp>
 #include <tutti/train/run.hpp>
 
 #include "cli/command_line.hpp"
 #include "cli/graph_picture.hpp"
+#include "cli/memory.hpp"
+#include "cli/process.hpp"
+#include "cli/units.hpp"
 #include "cli/verb.hpp"
 
 namespace tutti::cli {
 namespace {
 
-std::string in_bytes(double bytes) { return to_string(Bytes{static_cast<std::uint64_t>(std::max(bytes, 0.0))}); }
+std::string in_bytes(double bytes) {
+  const std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{} {}", format_figure(bytes), units[unit]);
+}
 
 // "200960" becomes "200,960".
 std::string in_groups(std::int64_t number) {
@@ -81,24 +87,45 @@ void print_nodes(const Graph& graph) {
   table.print();
 }
 
-void print_summary(const Run& run) {
+void print_summary(const Run& run, const Footprint& footprint, const std::string& memory) {
   std::int64_t all = 0;
   std::int64_t frozen = 0;
   for (const GraphParameter& parameter : run.graph.parameters()) {
     all += count_of(parameter);
     if (parameter.is_frozen) frozen += count_of(parameter);
   }
-  const Footprint footprint = footprint_of(run);
   fmt::print("\nparameters  {}{}\n", in_groups(all),
              frozen > 0 ? fmt::format(", {} of them frozen", in_groups(frozen)) : "");
   fmt::print("data        {}, {} rows a step\n", run.data.source, run.data.batch_size);
   fmt::print("loss        {}\n", run.loss_name);
   fmt::print("optimizer   {}\n", to_string(run.optimizer));
   fmt::print("strategy    {}\n", to_string(run.graph.effective_strategy()));
-  fmt::print("memory      {}: parameters {}, optimizer {}, gradients {}, activations {}\n", in_bytes(footprint.total()),
-             in_bytes(footprint.parameters), in_bytes(footprint.optimizer_state), in_bytes(footprint.gradients),
-             in_bytes(footprint.activations));
+  fmt::print("memory      {}, of it parameters {}, optimizer {}, gradients {}\n", memory,
+             in_bytes(footprint.parameters), in_bytes(footprint.optimizer_state), in_bytes(footprint.gradients));
   fmt::print("moved       {} between replicas in a step\n", in_bytes(footprint.moved));
+}
+
+constexpr std::chrono::seconds kTrialDeadline{60};
+
+// What a few steps of it take, tried by a process of its own; at least what can be counted, where they cannot be tried.
+std::string memory_of(const std::string& file, const Footprint& footprint, bool is_quick) {
+  const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
+  if (is_quick) return least;
+  const auto available = static_cast<double>(available_memory());
+  if (footprint.total() > 0.7 * available)
+    return fmt::format("{} ({} are left on this machine, so it was not tried)", least, in_bytes(available));
+  Signals signals;
+  try {
+    const Output output = cli::run(
+        {.words = {own_path(), "check", std::filesystem::absolute(file), "--trial"}, .environment = {"TUTTI_QUIET=1"}},
+        kTrialDeadline, signals);
+    return in_bytes(std::stod(output.text));
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tutti: warning: a few steps on rows of zeros were tried, and failed: {}\n", error.what());
+    return least;
+  }
 }
 
 }  // namespace
@@ -106,15 +133,25 @@ void print_summary(const Run& run) {
 void run_check(Arguments arguments) {
   std::string file;
   std::string picture;
+  bool is_quick = false;
+  bool is_trial = false;
   CommandLine line("Reads a run file, and tells what would run: nodes, shapes, parameters, strategies, memory.",
                    "tutti check");
   line.positional("run", file, "the run file");
+  line.flag("--quick", is_quick, "do not try how much memory a few steps take");
+  line.flag("--trial", is_trial, "try it, and print the bytes").hide();
   line.option("--dot", picture, "write the graph to this file, for Graphviz");
   if (!line.parse(arguments)) return;
+  if (file.empty()) throw UsageError("expected a run file: tutti check run.json");
   const Run run = read_run(JsonDocument::read_file(file).root());
+  if (is_trial) {
+    fmt::print("{:.0f}\n", measure_memory(run));
+    return;
+  }
   if (!picture.empty()) write_picture(run.graph, picture);
   print_nodes(run.graph);
-  print_summary(run);
+  const Footprint footprint = footprint_of(run);
+  print_summary(run, footprint, memory_of(file, footprint, is_quick));
   for (const std::string& warning : run.graph.warnings()) fmt::print(stderr, "tutti: warning: {}\n", warning);
 }
 

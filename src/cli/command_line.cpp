@@ -74,7 +74,7 @@ CommandOption CommandLine::option(const std::string& name, int& value, int least
 }
 
 CommandOption CommandLine::positional(const std::string& name, std::string& value, const std::string& help) {
-  return CommandOption(*app_->add_option(name, value, help)->required());
+  return CommandOption(*app_->add_option(name, value, help));
 }
 
 CommandOption CommandLine::flag(const std::string& name, bool& value, const std::string& help) {

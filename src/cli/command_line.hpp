@@ -46,7 +46,7 @@ class CommandLine {
   CommandOption option(const std::string& name, std::string& value, const std::string& help);
   CommandOption option(const std::string& name, double& value, const std::string& help);
   CommandOption option(const std::string& name, int& value, int least, int most, const std::string& help);
-  // A word without an option before it, which must be there.
+  // A word without an option before it; empty where it is not there.
   CommandOption positional(const std::string& name, std::string& value, const std::string& help);
   CommandOption flag(const std::string& name, bool& value, const std::string& help);
 

@@ -234,6 +234,10 @@ std::vector<torch::Tensor> GraphModule::forward(const std::vector<torch::Tensor>
   std::vector<Shared> values(input_count + steps_.size());
   for (std::size_t i = 0; i < input_count; ++i) {
     refuse_unless_like(graph_->inputs()[i], inputs[i]);
+    if (inputs[i].size(0) != inputs[0].size(0)) {
+      throw UsageError(fmt::format("the inputs '{}' and '{}' have {} and {} rows", graph_->inputs()[0].name,
+                                   graph_->inputs()[i].name, inputs[0].size(0), inputs[i].size(0)));
+    }
     values[i].set(inputs[i], value_copies_[i]);
   }
   std::vector<Shared> parameters;

@@ -1,5 +1,6 @@
 #include <tutti/graph/module_operator.hpp>
 
+#include <algorithm>
 #include <sstream>
 
 #include <ATen/ATen.h>
@@ -24,7 +25,12 @@ torch::Tensor zeros_for(const ValueSpec& spec) {
   return torch::zeros(sizes, spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32);
 }
 
-// As the module has it, from then on.
+// Of a traceback it is the cause.
+std::string last_line(std::string text) {
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text.substr(text.rfind('\n') + 1);
+}
+
 Shape shape_of(const torch::Tensor& tensor) { return tensor.sizes().vec(); }
 
 }  // namespace
@@ -35,13 +41,18 @@ Operator operator_of_module(
     const Options& options, std::span<const ValueSpec> inputs,
     const std::function<std::shared_ptr<torch::nn::Module>()>& make,
     const std::function<torch::Tensor(torch::nn::Module&, std::span<const torch::Tensor>)>& forward) {
-  Operator result{.kept = {.inputs = true, .output = true}, .make_module = make};
+  Operator result{.make_module = make};
   torch::Tensor output;
   try {
     const std::shared_ptr<torch::nn::Module> module = make();
     if (!module) throw UsageError("there is no module");
-    for (const auto& item : module->named_parameters())
+    std::vector<const void*> known;  // a module that is there under two names has its parameters once
+    for (const auto& item : module->named_parameters()) {
+      const void* tensor = item.value().unsafeGetTensorImpl();
+      if (std::ranges::find(known, tensor) != known.end()) continue;
+      known.push_back(tensor);
       result.parameters.push_back({item.key(), shape_of(item.value()), {}});
+    }
     for (const auto& item : module->named_buffers())
       result.buffers.push_back({.name = item.key(), .shape = shape_of(item.value())});
     module->eval();
@@ -52,9 +63,9 @@ Operator operator_of_module(
   } catch (const UsageError&) {
     throw;
   } catch (const c10::Error& error) {
-    throw options.error(fmt::format("it failed on rows of zeros: {}", error.what_without_backtrace()));
+    throw options.error(fmt::format("it failed on rows of zeros: {}", last_line(error.what_without_backtrace())));
   } catch (const std::exception& error) {
-    throw options.error(fmt::format("it failed on rows of zeros: {}", error.what()));
+    throw options.error(fmt::format("it failed on rows of zeros: {}", last_line(error.what())));
   }
   if (!output.defined() || output.dim() < 1 || output.size(0) != kRows) {
     throw options.error(fmt::format("expected {} rows to come out where {} go in, found {}", kRows, kRows,

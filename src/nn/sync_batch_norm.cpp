@@ -396,4 +396,6 @@ SyncBatchNorm::SyncBatchNorm(Communicator& world) {
 
 SyncBatchNorm::~SyncBatchNorm() { world_in_use = outer_; }
 
+bool SyncBatchNorm::is_active() { return world_in_use != nullptr; }
+
 }  // namespace tutti

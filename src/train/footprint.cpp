@@ -1,8 +1,5 @@
 #include <tutti/train/footprint.hpp>
 
-#include <algorithm>
-#include <cmath>
-
 #include <tutti/collective/plan.hpp>
 
 namespace tutti {
@@ -10,40 +7,6 @@ namespace {
 
 double bytes_of(const ValueSpec& spec) {
   return static_cast<double>(element_count(spec.shape).value_or(0)) * (spec.type == ValueType::int64 ? 8 : 4);
-}
-
-// For a row: every value that somebody needs again, once, and what nodes keep besides.
-double kept_for_a_row(const Graph& graph) {
-  std::vector<bool> is_kept(graph.inputs().size() + graph.nodes().size());
-  double more = 0;
-  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
-    const GraphNode& node = graph.nodes()[i];
-    const KeptForBackward& kept = node.resolved.kept;
-    if (kept.inputs) {
-      for (const std::size_t value : node.inputs) is_kept[value] = true;
-    }
-    if (kept.output) is_kept[graph.inputs().size() + i] = true;
-    more += kept.more_bytes;
-  }
-  // The loss keeps what comes out.
-  for (const GraphOutput& output : graph.outputs()) is_kept[output.value] = true;
-  for (std::size_t value = 0; value < is_kept.size(); ++value) {
-    if (is_kept[value]) more += bytes_of(graph.value(value));
-  }
-  return more;
-}
-
-// On the way back there are, besides, the gradients of a node's output and of its inputs.
-double largest_gradients_for_a_row(const Graph& graph) {
-  double largest = 0;
-  for (const GraphNode& node : graph.nodes()) {
-    double its = bytes_of(node.resolved.output);
-    for (const std::size_t value : node.inputs) {
-      if (value >= graph.inputs().size()) its += bytes_of(graph.value(value));
-    }
-    largest = std::max(largest, its);
-  }
-  return largest;
 }
 
 double moved_by(const strategy::AllReduce& method, std::int64_t replicas, double bytes) {
@@ -85,9 +48,6 @@ Footprint footprint_of(const Run& run) {
   const std::int64_t replicas = parallel == nullptr ? 1 : parallel->num_replicas;
   footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * trained;
   footprint.gradients = static_cast<double>(replicas) * trained;
-  const double rows = std::ceil(static_cast<double>(run.data.batch_size) / static_cast<double>(replicas));
-  footprint.activations =
-      static_cast<double>(replicas) * rows * (kept_for_a_row(run.graph) + largest_gradients_for_a_row(run.graph));
   if (parallel != nullptr && replicas > 1) {
     if (const auto* method = std::get_if<strategy::AllReduce>(&parallel->aggregation))
       footprint.moved = moved_by(*method, replicas, trained);

@@ -26,6 +26,7 @@ expect 0 "tutti $version" "$tutti" --version
 expect 0 "all-reduce" "$tutti" bench
 expect 0 "--ranks" "$tutti" bench all-reduce --help
 expect 0 "half a round trip" "$tutti" bench ping-pong --help
+expect 0 "tutti check" "$tutti" --help
 
 expect_misuse "there is no verb 'bensh'; did you mean 'bench'?" bensh
 expect_misuse "there is no verb 'xyzzy'; there is: bench" xyzzy

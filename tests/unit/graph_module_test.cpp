@@ -102,6 +102,21 @@ TEST(GraphModule, RefusesInputsThatAreNotTheGraphs) {
               HasSubstr("2 inputs and 1 outputs"));
 }
 
+TEST(GraphModule, RefusesRowsThatDoNotBelongTogether) {
+  GraphModule two(GraphBuilder().input("x", {4}).input("y", {4}).node("z", "add", {"x", "y"}).output("z").build());
+  EXPECT_EQ(testing::usage_error([&] {
+              (void)two.forward(std::vector<Tensor>{torch::zeros({1, 4}), torch::zeros({3, 4})});
+            }),
+            "the inputs 'x' and 'y' have 1 and 3 rows");
+  GraphModule norm(GraphBuilder().input("x", {4}).node("y", "batch_norm", {"x"}).output("y").build());
+  EXPECT_THAT(testing::usage_error([&] {
+                (void)norm.forward(torch::zeros({1, 4}));
+              }),
+              HasSubstr("more than one value"));
+  norm.eval();
+  EXPECT_EQ(norm.forward(torch::zeros({1, 4})).size(0), 1);
+}
+
 TEST(GraphModule, SeveralInputsAndOutputs) {
   GraphModule module(GraphBuilder()
                          .input("x", {4})
@@ -354,6 +369,26 @@ TEST(ModuleOperator, IsANodeWithTheModulesParameters) {
   EXPECT_EQ(module->buffers().front().item<float>(), 1);
   const auto clone = std::dynamic_pointer_cast<GraphModule>(module->clone());
   EXPECT_TRUE(torch::equal(clone->forward(x), module->forward(x)));
+}
+
+struct Twice : torch::nn::Module {
+  Twice() : layer(register_module("first", torch::nn::Linear(4, 4))) { register_module("second", layer); }
+  torch::nn::Linear layer;
+};
+
+TEST(ModuleOperator, ALayerUnderTwoNamesIsOne) {
+  OperatorRegistry operators;
+  operators.add(
+      module_operator({.name = "twice",
+                       .make = [](const Options&, std::span<const ValueSpec>) { return std::make_shared<Twice>(); },
+                       .forward =
+                           [](torch::nn::Module& module, std::span<const Tensor> inputs) {
+                             torch::nn::Linear& layer = static_cast<Twice&>(module).layer;
+                             return layer(layer(inputs[0]));
+                           }}));
+  const Graph graph = GraphBuilder().input("x", {4}).node("y", "twice", {"x"}).output("y").build(operators);
+  EXPECT_EQ(graph.parameters().size(), 2u);
+  EXPECT_EQ(GraphModule(graph).groups(torch::optim::SGDOptions(0.1)).front().params().size(), 2u);
 }
 
 TEST(ModuleOperator, RefusesWhatFailsAtItsPlace) {

@@ -58,13 +58,6 @@ struct OperatorCall {
   torch::nn::Module* module = nullptr;  // where the operator has one
 };
 
-// What a training step keeps of a node from its forward to its backward pass, besides parameters.
-struct KeptForBackward {
-  bool inputs = false;
-  bool output = false;
-  double more_bytes = 0;  // for a row
-};
-
 // An operator with the options and inputs of one node.
 struct Operator {
   ValueSpec output = {};
@@ -72,7 +65,6 @@ struct Operator {
   std::vector<BufferSpec> buffers = {};
   std::function<at::Tensor(const OperatorCall&)> compute = {};  // may be called on several threads at a time
   bool draws = false;                                           // random numbers, in training
-  KeptForBackward kept = {};
   // Where parameters and buffers are a module's: a new one for each replica.
   std::function<std::shared_ptr<torch::nn::Module>()> make_module = {};
 };

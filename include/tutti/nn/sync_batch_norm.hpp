@@ -37,6 +37,9 @@ class SyncBatchNorm {
   SyncBatchNorm& operator=(const SyncBatchNorm&) = delete;
   ~SyncBatchNorm();
 
+  // Whether this thread is in a scope.
+  static bool is_active();
+
  private:
   Communicator* outer_;
 };

@@ -1,28 +1,29 @@
 // What a run will take, before it runs: memory, and what travels between its workers in a step.
 //
-//   Footprint footprint = footprint_of(run);
-//   fmt::print("{}", footprint.total());
+//   Footprint footprint = footprint_of(run);        // what can be counted
+//   double bytes = measure_memory(run);             // all of it, by trying
 #pragma once
 
-#include <cstdint>
-
-#include <tutti/base/bytes.hpp>
 #include <tutti/train/run.hpp>
 
 namespace tutti {
 
+// In bytes, of all replicas of this process together.
 struct Footprint {
-  // In bytes, of all replicas of this process together.
-  double parameters = 0;
+  double parameters = 0;  // and buffers
   double optimizer_state = 0;
   double gradients = 0;
-  double activations = 0;  // what a step keeps from its forward to its backward pass, at most at a time
-  double total() const { return parameters + optimizer_state + gradients + activations; }
+  double total() const { return parameters + optimizer_state + gradients; }
 
   // Between replicas, in a step: sent, or read from each other's memory.
   double moved = 0;
 };
 
 Footprint footprint_of(const Run& run);
+
+// Carries out a few steps of the run, on rows of zeros, and tells how much memory this process had at most. For a
+// process of its own, which does nothing else: what libtorch, its libraries and malloc keep for themselves cannot be
+// counted.
+double measure_memory(const Run& run);
 
 }  // namespace tutti

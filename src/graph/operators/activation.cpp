@@ -11,20 +11,17 @@ namespace {
 using Activation = std::function<at::Tensor(const at::Tensor&)>;
 
 // Element by element. `read` takes its options and gives the function.
-void add(OperatorRegistry& registry, const std::string& name, KeptForBackward kept,
-         const std::function<Activation(const Options&)>& read) {
-  registry.add({.name = name, .resolve = [kept, read](const Options& options, Inputs inputs) {
+void add(OperatorRegistry& registry, const std::string& name, const std::function<Activation(const Options&)>& read) {
+  registry.add({.name = name, .resolve = [read](const Options& options, Inputs inputs) {
                   expect_float(options, inputs);
-                  return Operator{
-                      .output = inputs[0],
-                      .compute = [f = read(options)](const OperatorCall& call) { return f(call.inputs[0]); },
-                      .kept = kept};
+                  return Operator{.output = inputs[0], .compute = [f = read(options)](const OperatorCall& call) {
+                                    return f(call.inputs[0]);
+                                  }};
                 }});
 }
 
-void add(OperatorRegistry& registry, const std::string& name, KeptForBackward kept,
-         at::Tensor (*f)(const at::Tensor&)) {
-  add(registry, name, kept, [f](const Options&) { return Activation(f); });
+void add(OperatorRegistry& registry, const std::string& name, at::Tensor (*f)(const at::Tensor&)) {
+  add(registry, name, [f](const Options&) { return Activation(f); });
 }
 
 // Over one dimension of a row, the last one unless it is named.
@@ -35,42 +32,37 @@ void add_softmax(OperatorRegistry& registry, const std::string& name, bool is_lo
                   if (dimensions == 0) throw options.error("expected an input with dimensions, found one number");
                   const std::optional<JsonValue> value = options.find("dim");
                   const auto dim = static_cast<std::int64_t>(value ? dimension(*value, dimensions) : dimensions - 1);
-                  return Operator{.output = inputs[0],
-                                  .compute =
-                                      [dim, is_log](const OperatorCall& call) {
-                                        return is_log ? at::log_softmax(call.inputs[0], dim + 1)
-                                                      : at::softmax(call.inputs[0], dim + 1);
-                                      },
-                                  .kept = {.output = true}};
+                  return Operator{.output = inputs[0], .compute = [dim, is_log](const OperatorCall& call) {
+                                    return is_log ? at::log_softmax(call.inputs[0], dim + 1)
+                                                  : at::softmax(call.inputs[0], dim + 1);
+                                  }};
                 }});
 }
 
 }  // namespace
 
 void add_activations(OperatorRegistry& registry) {
-  const KeptForBackward input{.inputs = true};
-  const KeptForBackward output{.output = true};
-  add(registry, "relu", output, [](const at::Tensor& x) { return at::relu(x); });
-  add(registry, "relu6", input, [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); });
-  add(registry, "selu", input, [](const at::Tensor& x) { return at::selu(x); });
-  add(registry, "silu", input, [](const at::Tensor& x) { return at::silu(x); });
-  add(registry, "mish", input, [](const at::Tensor& x) { return at::mish(x); });
-  add(registry, "hardswish", input, [](const at::Tensor& x) { return at::hardswish(x); });
-  add(registry, "sigmoid", output, [](const at::Tensor& x) { return at::sigmoid(x); });
-  add(registry, "tanh", output, [](const at::Tensor& x) { return at::tanh(x); });
-  add(registry, "leaky_relu", input, [](const Options& options) -> Activation {
+  add(registry, "relu", [](const at::Tensor& x) { return at::relu(x); });
+  add(registry, "relu6", [](const at::Tensor& x) { return at::hardtanh(x, 0, 6); });
+  add(registry, "selu", [](const at::Tensor& x) { return at::selu(x); });
+  add(registry, "silu", [](const at::Tensor& x) { return at::silu(x); });
+  add(registry, "mish", [](const at::Tensor& x) { return at::mish(x); });
+  add(registry, "hardswish", [](const at::Tensor& x) { return at::hardswish(x); });
+  add(registry, "sigmoid", [](const at::Tensor& x) { return at::sigmoid(x); });
+  add(registry, "tanh", [](const at::Tensor& x) { return at::tanh(x); });
+  add(registry, "leaky_relu", [](const Options& options) -> Activation {
     const double slope = options.number("slope", {.min = 0}, 0.01);
     return [slope](const at::Tensor& x) { return at::leaky_relu(x, slope); };
   });
-  add(registry, "elu", input, [](const Options& options) -> Activation {
+  add(registry, "elu", [](const Options& options) -> Activation {
     const double alpha = options.number("alpha", {.min = 0, .min_excluded = true}, 1);
     return [alpha](const at::Tensor& x) { return at::elu(x, alpha); };
   });
-  add(registry, "softplus", input, [](const Options& options) -> Activation {
+  add(registry, "softplus", [](const Options& options) -> Activation {
     const double beta = options.number("beta", {.min = 0, .min_excluded = true}, 1);
     return [beta](const at::Tensor& x) { return at::softplus(x, beta); };
   });
-  add(registry, "gelu", input, [](const Options& options) -> Activation {
+  add(registry, "gelu", [](const Options& options) -> Activation {
     const std::string approximate = options.choice("approximate", {"none", "tanh"}, "none");
     return [approximate](const at::Tensor& x) { return at::gelu(x, approximate); };
   });

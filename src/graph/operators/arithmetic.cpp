@@ -36,14 +36,14 @@ at::Tensor aligned(const at::Tensor& x, std::size_t dimensions) {
 }
 
 // From the first input to the last.
-void add_folded(OperatorRegistry& registry, const std::string& name, KeptForBackward kept,
+void add_folded(OperatorRegistry& registry, const std::string& name,
                 at::Tensor (*f)(const at::Tensor&, const at::Tensor&)) {
   registry.add({.name = name,
                 .least_inputs = 2,
                 .most_inputs = kAnyNumber,
-                .resolve = [kept, f](const Options& options, Inputs inputs) {
+                .resolve = [f](const Options& options, Inputs inputs) {
                   expect_float(options, inputs);
-                  Operator result{.output = {.shape = broadcast(options, inputs)}, .kept = kept};
+                  Operator result{.output = {.shape = broadcast(options, inputs)}};
                   result.compute = [f, dimensions = result.output.shape.size()](const OperatorCall& call) {
                     at::Tensor sum = aligned(call.inputs[0], dimensions);
                     for (const at::Tensor& next : call.inputs.subspan(1)) sum = f(sum, aligned(next, dimensions));
@@ -80,8 +80,8 @@ Operator resolve_mean(const Options& options, Inputs inputs) {
 }  // namespace
 
 void add_arithmetic(OperatorRegistry& registry) {
-  add_folded(registry, "add", {}, [](const at::Tensor& a, const at::Tensor& b) { return a + b; });
-  add_folded(registry, "multiply", {.inputs = true}, [](const at::Tensor& a, const at::Tensor& b) { return a * b; });
+  add_folded(registry, "add", [](const at::Tensor& a, const at::Tensor& b) { return a + b; });
+  add_folded(registry, "multiply", [](const at::Tensor& a, const at::Tensor& b) { return a * b; });
   registry.add({.name = "mean", .resolve = resolve_mean});
 }
 

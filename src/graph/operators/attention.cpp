@@ -86,14 +86,6 @@ at::Tensor attend_to_others(const Attention& attention, std::span<const at::Tens
   return attend(attention, project(0, inputs[0]), project(1, inputs[1]), project(2, inputs.back()), its, is_training);
 }
 
-// Bytes for a row: queries, keys and values, what each position looks at, and what it has seen.
-double bytes_kept(const Attention& attention, std::int64_t from, std::int64_t to, std::int64_t units) {
-  const auto here = static_cast<double>(from);
-  const auto there = static_cast<double>(to);
-  const double looks = static_cast<double>(attention.heads) * here * there * (attention.dropout > 0 ? 3 : 1);
-  return 4 * (2 * (here + there) * static_cast<double>(units) + looks);
-}
-
 // Of one input with itself, of a first with a second, or with the keys and values that the second and third are.
 Operator resolve_attention(const Options& options, Inputs inputs) {
   expect_float(options, inputs);
@@ -109,9 +101,7 @@ Operator resolve_attention(const Options& options, Inputs inputs) {
   const std::int64_t from = inputs[0].shape[0];
   const std::int64_t to = inputs[std::min<std::size_t>(1, inputs.size() - 1)].shape[0];
   const Attention attention = read_attention(options, units, from, to);
-  Operator result{.output = inputs[0],
-                  .draws = attention.dropout > 0,
-                  .kept = {.inputs = true, .more_bytes = bytes_kept(attention, from, to, units)}};
+  Operator result{.output = inputs[0], .draws = attention.dropout > 0};
   add_parameters(result, "", units, attention.has_bias);
   result.compute = [attention](const OperatorCall& call) {
     const AttentionParameters its = parameters_of(call, attention.has_bias);
@@ -142,13 +132,6 @@ Operator resolve_block(const Options& options, Inputs inputs) {
     result.parameters.push_back({std::string(norm) + ".weight", {units}, Constant{1}});
     result.parameters.push_back({std::string(norm) + ".bias", {units}, Constant{0}});
   }
-  const double hidden_copies = attention.dropout > 0 ? 3 : 2;
-  const double unit_copies = attention.dropout > 0 ? 5 : 3;
-  result.kept = {
-      .inputs = true,
-      .more_bytes = bytes_kept(attention, positions, positions, units) +
-                    4 * static_cast<double>(positions) *
-                        (hidden_copies * static_cast<double>(hidden) + unit_copies * static_cast<double>(units))};
   result.compute = [attention, is_gelu, is_first, eps](const OperatorCall& call) {
     const auto drop = [&](const at::Tensor& x) {
       return attention.dropout > 0 ? at::dropout(x, attention.dropout, call.is_training) : x;

@@ -60,7 +60,7 @@ Operator resolve_convolution(const Options& options, Inputs inputs, std::size_t 
   } else {
     window.padding = options.sizes("padding", spatial, {.min = 0, .max = kMostSize}, 0);
   }
-  Operator result{.output = {.shape = {window.filters}}, .kept = {.inputs = true}};
+  Operator result{.output = {.shape = {window.filters}}};
   Shape weight{window.filters, shape[0] / window.groups};
   for (std::size_t i = 0; i < spatial; ++i) {
     const std::int64_t left = is_same ? 0 : shape[i + 1] + 2 * window.padding[i] - spread(window, i);
@@ -90,7 +90,7 @@ Operator resolve_transposed(const Options& options, Inputs inputs, std::size_t s
   Window window = read_window(options, spatial, shape[0]);
   window.padding = options.sizes("padding", spatial, {.min = 0, .max = kMostSize}, 0);
   const std::vector<std::int64_t> more = options.sizes("output_padding", spatial, {.min = 0, .max = kMostSize}, 0);
-  Operator result{.output = {.shape = {window.filters}}, .kept = {.inputs = true}};
+  Operator result{.output = {.shape = {window.filters}}};
   Shape weight{shape[0], window.filters / window.groups};
   for (std::size_t i = 0; i < spatial; ++i) {
     if (more[i] >= std::max(window.stride[i], window.dilation[i]))

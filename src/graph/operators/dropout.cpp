@@ -12,8 +12,7 @@ void add_dropout(OperatorRegistry& registry) {
          return Operator{
              .output = inputs[0],
              .compute = [p](const OperatorCall& call) { return at::dropout(call.inputs[0], p, call.is_training); },
-             .draws = p > 0,
-             .kept = {.more_bytes = p > 0 ? 4.0 * static_cast<double>(*element_count(inputs[0].shape)) : 0}};
+             .draws = p > 0};
        }});
 }
 

@@ -17,7 +17,7 @@ Operator resolve_embedding(const Options& options, Inputs inputs) {
   }
   const std::int64_t entries = options.integer("entries", {.min = 1, .max = kMostSize});
   const std::int64_t units = options.integer("units", {.min = 1, .max = kMostSize});
-  Operator result{.output = {.shape = inputs[0].shape}, .kept = {.inputs = true}};
+  Operator result{.output = {.shape = inputs[0].shape}};
   result.output.shape.push_back(units);
   result.parameters.push_back({"weight", {entries, units}, initializer::Normal{1}});
   result.compute = [](const OperatorCall& call) { return at::embedding(call.parameters[0], call.inputs[0]); };

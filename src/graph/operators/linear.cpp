@@ -13,7 +13,7 @@ void add_linear(OperatorRegistry& registry) {
                   const std::int64_t features = inputs[0].shape.back();
                   const std::int64_t units = options.integer("units", {.min = 1, .max = kMostSize});
                   const bool has_bias = options.boolean("bias", true);
-                  Operator result{.output = inputs[0], .kept = {.inputs = true}};
+                  Operator result{.output = inputs[0]};
                   result.output.shape.back() = units;
                   result.parameters.push_back({"weight", {units, features}, within_root_of(features)});
                   if (has_bias) result.parameters.push_back({"bias", {units}, within_root_of(features)});

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <tutti/nn/sync_batch_norm.hpp>
 
 #include "operators.hpp"
 
@@ -28,15 +29,22 @@ Operator resolve_batch_norm(const Options& options, Inputs inputs) {
   const std::int64_t channels = inputs[0].shape[0];
   const double eps = read_eps(options);
   const double momentum = options.number("momentum", {.min = 0, .max = 1}, 0.1);
-  Operator result{.output = inputs[0], .kept = {.inputs = true}};
+  Operator result{.output = inputs[0]};
   if (options.boolean("affine", true)) add_affine(result, {channels});
   result.buffers = {{.name = "running_mean", .shape = {channels}},
                     {.name = "running_var", .shape = {channels}, .value = 1},
                     {.name = "num_batches_tracked", .shape = {}, .type = ValueType::int64}};
   result.compute = [eps, momentum](const OperatorCall& call) {
-    if (call.is_training) call.buffers[2].add_(1);
-    return at::batch_norm(call.inputs[0], parameter(call, 0), parameter(call, 1), call.buffers[0], call.buffers[1],
-                          call.is_training, momentum, eps, /*cudnn_enabled=*/false);
+    const at::Tensor& x = call.inputs[0];
+    if (call.is_training) {
+      // Its variance would be no number.
+      if (x.numel() == x.size(1) && !SyncBatchNorm::is_active())
+        throw UsageError(
+            "batch norm in training needs more than one value for each channel: more rows, or larger ones");
+      call.buffers[2].add_(1);
+    }
+    return at::batch_norm(x, parameter(call, 0), parameter(call, 1), call.buffers[0], call.buffers[1], call.is_training,
+                          momentum, eps, /*cudnn_enabled=*/false);
   };
   return result;
 }
@@ -50,7 +58,7 @@ Operator resolve_layer_norm(const Options& options, Inputs inputs) {
       options.integer("dimensions", {.min = 1, .max = static_cast<std::int64_t>(shape.size())}, 1);
   const double eps = read_eps(options);
   const Shape over(shape.end() - count, shape.end());
-  Operator result{.output = inputs[0], .kept = {.inputs = true}};
+  Operator result{.output = inputs[0]};
   if (options.boolean("affine", true)) add_affine(result, over);
   result.compute = [over, eps](const OperatorCall& call) {
     return at::layer_norm(call.inputs[0], over, parameter(call, 0), parameter(call, 1), eps, /*cudnn_enable=*/false);
@@ -67,7 +75,7 @@ Operator resolve_group_norm(const Options& options, Inputs inputs) {
   if (channels % groups != 0)
     throw options.at("groups").error(fmt::format("expected a divisor of {} channels, found {}", channels, groups));
   const double eps = read_eps(options);
-  Operator result{.output = inputs[0], .kept = {.inputs = true}};
+  Operator result{.output = inputs[0]};
   if (options.boolean("affine", true)) add_affine(result, {channels});
   result.compute = [groups, eps](const OperatorCall& call) {
     return at::group_norm(call.inputs[0], groups, parameter(call, 0), parameter(call, 1), eps,

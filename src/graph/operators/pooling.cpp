@@ -8,9 +8,6 @@
 namespace tutti::detail {
 namespace {
 
-// A maximum keeps, for each of its results, where it was found.
-constexpr double kIndexBytes = 8;
-
 Operator resolve_pool(const Options& options, Inputs inputs, std::size_t spatial, bool is_max) {
   expect_image(options, inputs, spatial);
   const Shape& shape = inputs[0].shape;
@@ -18,7 +15,7 @@ Operator resolve_pool(const Options& options, Inputs inputs, std::size_t spatial
   std::vector<std::int64_t> stride = kernel;
   if (options.find("stride")) stride = options.sizes("stride", spatial, {.min = 1, .max = kMostSize});
   const std::vector<std::int64_t> padding = options.sizes("padding", spatial, {.min = 0, .max = kMostSize}, 0);
-  Operator result{.output = {.shape = {shape[0]}}, .kept = {.inputs = true}};
+  Operator result{.output = {.shape = {shape[0]}}};
   for (std::size_t i = 0; i < spatial; ++i) {
     if (padding[i] > kernel[i] / 2) throw options.at("padding").error("expected at most half of the kernel");
     const std::int64_t left = shape[i + 1] + 2 * padding[i] - kernel[i];
@@ -26,8 +23,6 @@ Operator resolve_pool(const Options& options, Inputs inputs, std::size_t spatial
       throw options.error(fmt::format("the kernel is larger than an input of the shape {}", to_string(shape)));
     result.output.shape.push_back(left / stride[i] + 1);
   }
-  if (is_max)
-    result.kept.more_bytes = kIndexBytes * static_cast<double>(element_count(result.output.shape).value_or(0));
   result.compute = [kernel, stride, padding, spatial, is_max](const OperatorCall& call) {
     const at::Tensor& x = call.inputs[0];
     if (is_max)
@@ -41,10 +36,8 @@ Operator resolve_pool(const Options& options, Inputs inputs, std::size_t spatial
 Operator resolve_adaptive(const Options& options, Inputs inputs, std::size_t spatial, bool is_max) {
   expect_image(options, inputs, spatial);
   const std::vector<std::int64_t> size = options.sizes("size", spatial, {.min = 1, .max = kMostSize});
-  Operator result{.output = {.shape = {inputs[0].shape[0]}}, .kept = {.inputs = true}};
+  Operator result{.output = {.shape = {inputs[0].shape[0]}}};
   result.output.shape.insert(result.output.shape.end(), size.begin(), size.end());
-  if (is_max)
-    result.kept.more_bytes = kIndexBytes * static_cast<double>(element_count(result.output.shape).value_or(0));
   result.compute = [size, spatial, is_max](const OperatorCall& call) {
     const at::Tensor& x = call.inputs[0];
     if (!is_max) return spatial == 1 ? at::adaptive_avg_pool1d(x, size) : at::adaptive_avg_pool2d(x, size);

@@ -34,10 +34,6 @@ Operator resolve_recurrent(const Options& options, Inputs inputs, bool is_lstm) 
       if (has_bias) add("bias_hh", {gates * units});
     }
   }
-  // Of every layer, direction and position: the gates before and after their functions, cells and outputs.
-  result.kept = {.inputs = true,
-                 .more_bytes = 4.0 * static_cast<double>(layers * directions) * static_cast<double>(positions) *
-                               static_cast<double>(units * (2 * gates + (is_lstm ? 3 : 2)))};
   result.compute = [=](const OperatorCall& call) {
     const at::Tensor& x = call.inputs[0];
     const at::Tensor zeros = at::zeros({layers * directions, x.size(0), units}, x.options());

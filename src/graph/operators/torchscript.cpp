@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -11,19 +14,29 @@
 namespace tutti::detail {
 namespace {
 
-// What PyTorch exported, with its parameters and buffers under their names.
+// What PyTorch exported, with its parameters and buffers under their names. Those that share memory are one, under the
+// first of them.
 class ScriptModule : public torch::nn::Module {
  public:
   explicit ScriptModule(const std::string& file) : script_(load(file)) {
-    for (const auto& item : script_.named_parameters(/*recurse=*/true)) {
-      place(item.name, [&](torch::nn::Module& module, const std::string& name) {
-        module.register_parameter(name, item.value, item.value.requires_grad());
-      });
+    std::vector<torch::Tensor> known;
+    for (const auto& [path, module] : script_.named_modules()) {
+      for (const auto& [name, value] : module.named_parameters(/*recurse=*/false)) {
+        const auto same = std::ranges::find_if(known, [&, &tensor = value](const torch::Tensor& other) {
+          return other.data_ptr() == tensor.data_ptr() && other.sizes() == tensor.sizes() &&
+                 other.strides() == tensor.strides();
+        });
+        if (same != known.end() && value.numel() > 0) {
+          torch::jit::Module(module).setattr(name, *same);
+          continue;
+        }
+        known.push_back(place_of(path).register_parameter(name, value, value.requires_grad()));
+      }
+      for (const auto& [name, value] : module.named_buffers(/*recurse=*/false)) {
+        buffers_.push_back({module, name, place_of(path).register_buffer(name, value)});
+      }
     }
-    for (const auto& item : script_.named_buffers(/*recurse=*/true)) {
-      place(item.name,
-            [&](torch::nn::Module& module, const std::string& name) { module.register_buffer(name, item.value); });
-    }
+    script_.train(is_training());  // whatever it was when it was saved
   }
 
   void train(bool on = true) override {
@@ -35,34 +48,61 @@ class ScriptModule : public torch::nn::Module {
     std::vector<torch::jit::IValue> values(inputs.begin(), inputs.end());
     const torch::jit::IValue result = script_.forward(std::move(values));
     if (!result.isTensor()) throw Error(fmt::format("expected one tensor to come out, found {}", result.tagKind()));
+    keep_buffers();
     return result.toTensor();
   }
 
  private:
+  struct Buffer {
+    torch::jit::Module module;
+    std::string name;
+    torch::Tensor tensor;
+  };
+
   static torch::jit::Module load(const std::string& file) {
-    // Its profiling changes what is fused, and with it bits, between the first calls and later ones.
+    // Its profiling changes what is fused, and with it bits, between the first calls and later ones. (The older
+    // executor would differentiate by itself, and leave buffers that require gradients.)
     torch::jit::getProfilingMode() = false;
-    torch::jit::getExecutorMode() = false;
-    return torch::jit::load(file);
+    std::istringstream stream(file);
+    return torch::jit::load(stream);
   }
 
-  // "body.0.weight" is the parameter "weight" of the module "0" of the module "body".
-  template <typename Register>
-  void place(const std::string& path, const Register& add) {
+  // The module of ours that stands for the script's at this path: "body.0" is "0" in "body".
+  torch::nn::Module& place_of(const std::string& path) {
     torch::nn::Module* module = this;
-    std::size_t begin = 0;
-    for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
-      const std::string name = path.substr(begin, dot - begin);
+    for (std::size_t begin = 0; begin < path.size();) {
+      const std::size_t end = std::min(path.find('.', begin), path.size());
+      const std::string name = path.substr(begin, end - begin);
       const auto children = module->named_children();
       module = children.contains(name) ? children[name].get()
                                        : module->register_module(name, std::make_shared<torch::nn::Module>()).get();
-      begin = dot + 1;
+      begin = end + 1;
     }
-    add(*module, path.substr(begin));
+    return *module;
+  }
+
+  // A script may put a new tensor in the place of a buffer: its values count, in the tensor that is registered here.
+  void keep_buffers() {
+    const torch::NoGradGuard no_gradients;
+    for (Buffer& buffer : buffers_) {
+      const torch::Tensor now = buffer.module.attr(buffer.name).toTensor();
+      if (now.is_same(buffer.tensor)) continue;
+      buffer.tensor.copy_(now);
+      buffer.module.setattr(buffer.name, buffer.tensor);
+    }
   }
 
   torch::jit::Module script_;
+  std::vector<Buffer> buffers_;
 };
+
+std::string contents_of(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) throw Error("it cannot be read");
+  return std::move(text).str();
+}
 
 }  // namespace
 
@@ -76,14 +116,17 @@ void add_torchscript(OperatorRegistry& registry) {
                   std::error_code problem;
                   if (!std::filesystem::is_regular_file(file, problem))
                     throw value.expected("a file that torch.jit.save wrote");
+                  // Replicas that are made later are made of the same bytes.
+                  auto bytes = std::make_shared<std::string>();
                   try {
-                    ScriptModule probe(file);
+                    *bytes = contents_of(file);
+                    ScriptModule probe(*bytes);
                   } catch (const std::exception& error) {
                     const std::string why = error.what();
                     throw value.error(fmt::format("'{}' is no TorchScript: {}", file, why.substr(0, why.find('\n'))));
                   }
                   return operator_of_module(
-                      options, inputs, [file] { return std::make_shared<ScriptModule>(file); },
+                      options, inputs, [bytes] { return std::make_shared<ScriptModule>(*bytes); },
                       [](torch::nn::Module& module, std::span<const torch::Tensor> tensors) {
                         return static_cast<ScriptModule&>(module).forward(tensors);
                       });

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# `tutti check`: what it tells of a run file, and what it says of one that is wrong.
+#
+#   tests/unit/check_command_test.sh <tutti>
+set -uo pipefail
+root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
+# shellcheck source=tests/unit/expect.sh
+source "$root/tests/unit/expect.sh"
+tutti=$1
+file=$root/examples/fashion_mnist.json
+
+expect 0 "hidden  linear   [256]           200,960  DataParallel" "$tutti" check "$file" --quick
+expect 0 "parameters  203,530" "$tutti" check "$file" --quick
+expect 0 "strategy    DataParallel: 2 replicas, AllReduce" "$tutti" check "$file" --quick
+expect 0 "moved       795 KiB between replicas in a step" "$tutti" check "$file" --quick
+expect 0 "MiB, of it parameters 795 KiB, optimizer 795 KiB, gradients 1.55 MiB" "$tutti" check "$file"
+expect 0 "stage1.conv1  conv2d" "$tutti" check "$root/examples/fashion_mnist_residual.json" --quick
+
+expect 0 "" "$tutti" check "$root/examples/fashion_mnist_residual.json" --quick --dot "$scratch/graph.dot"
+expect 0 '"stem" -> "stage1.norm1";' cat "$scratch/graph.dot"
+expect 0 'subgraph "cluster stage1" {' cat "$scratch/graph.dot"
+expect 1 "cannot write $scratch/no/graph.dot" "$tutti" check "$file" --quick --dot "$scratch/no/graph.dot"
+
+sed 's/"units": 10/"units": 11/' "$file" >"$scratch/classes.json"
+expect 2 "classes.json:13:" "$tutti" check "$scratch/classes.json"
+expect 2 "loss: expected an output of the shape [10], for 10 classes, found [11]" "$tutti" check "$scratch/classes.json"
+sed 's/"num_replicas": 2/"num_replicas": 0/' "$file" >"$scratch/replicas.json"
+expect 2 "graph.strategy.num_replicas: expected a whole number from 1 to 65536, found 0" "$tutti" check "$scratch/replicas.json"
+sed 's/"op": "relu", /"op": "relv", /' "$file" >"$scratch/op.json"
+expect 2 "graph.act.op: there is no operator 'relv'; did you mean 'relu'?" "$tutti" check "$scratch/op.json"
+sed 's/"units": 256}/"units": 256}, {"id": "lost", "op": "relu", "inputs": ["flat"]}/' "$file" >"$scratch/unused.json"
+expect 0 "warning: the node 'lost' is not computed: no output needs it" "$tutti" check "$scratch/unused.json" --quick
+# Too large for any machine, and too large for this one: told, and not tried.
+sed 's/"units": 256/"units": 1000000000/' "$file" >"$scratch/large.json"
+expect 0 "so it was not tried" "$tutti" check "$scratch/large.json"
+sed 's/"units": 256/"units": 1000000000000/' "$file" >"$scratch/larger.json"
+expect 2 "graph.hidden.units: expected a whole number from 1 to 1000000000" "$tutti" check "$scratch/larger.json"
+expect 2 "there is no such file" "$tutti" check "$scratch/nothing.json"
+expect 2 "tutti check run.json" "$tutti" check
+expect 2 "unexpected argument" "$tutti" check "$file" "$file"
+finish
