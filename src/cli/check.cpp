@@ -102,7 +102,10 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
   fmt::print("strategy    {}\n", to_string(run.graph.effective_strategy()));
   fmt::print("memory      {}, of it parameters {}, optimizer {}, gradients {}\n", memory,
              in_bytes(footprint.parameters), in_bytes(footprint.optimizer_state), in_bytes(footprint.gradients));
-  fmt::print("moved       {} between replicas in a step\n", in_bytes(footprint.moved));
+  if (footprint.moved)
+    fmt::print("moved       {} between replicas in a step, before compression\n", in_bytes(*footprint.moved));
+  else
+    fmt::print("moved       not known: nothing carries this strategy out yet\n");
 }
 
 constexpr std::chrono::seconds kTrialDeadline{60};
@@ -111,8 +114,12 @@ constexpr std::chrono::seconds kTrialDeadline{60};
 std::string memory_of(const std::string& file, const Footprint& footprint, bool is_quick) {
   const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
   if (is_quick) return least;
+  if (!footprint.moved) return least + " (not tried: nothing carries this strategy out yet)";
+  constexpr std::int64_t kMostReplicas = 256;
+  if (footprint.replicas > kMostReplicas)
+    return fmt::format("{} (not tried with {} replicas)", least, footprint.replicas);
   const auto available = static_cast<double>(available_memory());
-  if (footprint.total() > 0.7 * available)
+  if (footprint.total() + footprint.values > 0.5 * available)
     return fmt::format("{} ({} are left on this machine, so it was not tried)", least, in_bytes(available));
   Signals signals;
   try {
@@ -145,7 +152,12 @@ void run_check(Arguments arguments) {
   if (file.empty()) throw UsageError("expected a run file: tutti check run.json");
   const Run run = read_run(JsonDocument::read_file(file).root());
   if (is_trial) {
-    fmt::print("{:.0f}\n", measure_memory(run));
+    try {
+      fmt::print("{:.0f}\n", measure_memory(run));
+    } catch (const std::exception& error) {
+      const std::string why = error.what();  // of libtorch's, with a trace behind it
+      throw Error(why.substr(0, why.find('\n')));
+    }
     return;
   }
   if (!picture.empty()) write_picture(run.graph, picture);

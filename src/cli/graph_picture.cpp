@@ -16,7 +16,7 @@ std::string last_part(const std::string& path) { return path.substr(path.rfind('
 }  // namespace
 
 std::string to_dot(const Graph& graph) {
-  std::string text = "digraph graph {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
+  std::string text = "digraph {\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n";
   const auto name_of_value = [&](std::size_t value) {
     const std::size_t inputs = graph.inputs().size();
     return value < inputs ? "input " + graph.inputs()[value].name : graph.nodes()[value - inputs].path;

@@ -22,8 +22,9 @@
 namespace tutti {
 namespace {
 
-// From how many consumers on the order of a sum matters: two numbers give the same bits either way.
-constexpr std::size_t kOrderMatters = 3;
+// From how many consumers on the order of a sum matters. Two gradients give the same bits either way, but a consumer
+// that uses a value twice brings two.
+constexpr std::size_t kOrderMatters = 2;
 
 // FNV-1a: a number for a path, the same everywhere.
 std::uint64_t number_of(std::string_view path) {
@@ -118,8 +119,12 @@ GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed)
     : torch::nn::Module("GraphModule"), graph_(std::make_shared<const Graph>(std::move(graph))) {
   const std::vector<GraphParameter>& parameters = graph_->parameters();
   std::vector<torch::Tensor> tensors(parameters.size());
+  std::vector<bool> is_of_module(parameters.size());
+  for (const GraphNode& node : graph_->nodes()) {
+    for (const std::size_t index : node.parameters) is_of_module[index] = node.resolved.make_module != nullptr;
+  }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].initial) continue;
+    if (is_of_module[i]) continue;
     const auto [module, name] = place_of(*this, parameters[i].path);
     tensors[i] = module->register_parameter(
         name, seed ? initial_tensor(parameters[i], *seed) : torch::empty(parameters[i].shape),

@@ -363,6 +363,7 @@ void GraphReader::resolve_nodes() {
     }
     const Options options(node.json);
     Operator resolved = type.resolve(options, specs);
+    if (!resolved.compute) throw options.error(fmt::format("the operator '{}' does not say how to compute", node.op));
     refuse_too_large(options, resolved);
     return std::make_pair(std::move(resolved), options);
   };

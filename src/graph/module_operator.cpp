@@ -45,7 +45,7 @@ Operator operator_of_module(
   torch::Tensor output;
   try {
     const std::shared_ptr<torch::nn::Module> module = make();
-    if (!module) throw UsageError("there is no module");
+    if (!module) throw options.error("its function made no module");
     std::vector<const void*> known;  // a module that is there under two names has its parameters once
     for (const auto& item : module->named_parameters()) {
       const void* tensor = item.value().unsafeGetTensorImpl();
@@ -90,8 +90,10 @@ OperatorType module_operator(const ModuleOperator& its) {
           .most_inputs = its.most_inputs,
           .resolve = [its](const Options& options, std::span<const ValueSpec> inputs) {
             const std::vector<ValueSpec> specs(inputs.begin(), inputs.end());
+            (void)its.make(options, specs);  // so that the keys that it reads are known
             return detail::operator_of_module(
-                options, inputs, [its, options, specs] { return its.make(options, specs); }, its.forward);
+                options, inputs, [its, options, specs] { return its.make(Options(options.object()), specs); },
+                its.forward);
           }};
 }
 

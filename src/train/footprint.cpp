@@ -15,6 +15,9 @@ double moved_by(const strategy::AllReduce& method, std::int64_t replicas, double
   if (std::holds_alternative<Auto>(method.algorithm) || std::holds_alternative<SharedSlices>(method.algorithm) ||
       is_of_engine(method.algorithm))
     return (count_of_replicas - 1) * bytes;
+  // Plans of many ranks are long; all ranks together send about so much, whatever the algorithm.
+  constexpr std::int64_t kMostPlanned = 256;
+  if (replicas > kMostPlanned) return 2 * (count_of_replicas - 1) * bytes;
   const auto length = static_cast<std::size_t>(bytes / 4);
   double elements = 0;
   for (int rank = 0; rank < static_cast<int>(replicas); ++rank) {
@@ -46,11 +49,16 @@ Footprint footprint_of(const Run& run) {
   }
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
   const std::int64_t replicas = parallel == nullptr ? 1 : parallel->num_replicas;
+  footprint.replicas = replicas;
   footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * trained;
   footprint.gradients = static_cast<double>(replicas) * trained;
-  if (parallel != nullptr && replicas > 1) {
+  for (const GraphInput& input : run.graph.inputs()) footprint.values += bytes_of(input.spec);
+  for (const GraphNode& node : run.graph.nodes()) footprint.values += bytes_of(node.resolved.output);
+  footprint.values *= static_cast<double>(run.data.batch_size);
+  if (std::holds_alternative<strategy::Local>(run.graph.effective_strategy())) footprint.moved = 0;
+  if (parallel != nullptr) {
     if (const auto* method = std::get_if<strategy::AllReduce>(&parallel->aggregation))
-      footprint.moved = moved_by(*method, replicas, trained);
+      footprint.moved = replicas > 1 ? moved_by(*method, replicas, trained) : 0;
   }
   return footprint;
 }

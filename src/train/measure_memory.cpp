@@ -53,7 +53,8 @@ double measure_memory(const Run& run) {
   const std::unique_ptr<torch::optim::OptimizerOptions> options = torch_options(run.optimizer);
   DataParallelOptions engine{.replicas = parallel == nullptr ? 1 : static_cast<int>(parallel->num_replicas),
                              .clip_norm = run.train.clip_norm,
-                             .accumulate = static_cast<int>(run.train.accumulate),
+                             // So that there are updates, and the state of the optimizer, among the steps.
+                             .accumulate = static_cast<int>(std::min<std::int64_t>(run.train.accumulate, 2)),
                              .seed = run.seed};
   const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation);
   if (method != nullptr) {

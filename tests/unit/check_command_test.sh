@@ -12,12 +12,13 @@ file=$root/examples/fashion_mnist.json
 expect 0 "hidden  linear   [256]           200,960  DataParallel" "$tutti" check "$file" --quick
 expect 0 "parameters  203,530" "$tutti" check "$file" --quick
 expect 0 "strategy    DataParallel: 2 replicas, AllReduce" "$tutti" check "$file" --quick
-expect 0 "moved       795 KiB between replicas in a step" "$tutti" check "$file" --quick
+expect 0 "moved       795 KiB between replicas in a step, before compression" "$tutti" check "$file" --quick
 expect 0 "MiB, of it parameters 795 KiB, optimizer 795 KiB, gradients 1.55 MiB" "$tutti" check "$file"
 expect 0 "stage1.conv1  conv2d" "$tutti" check "$root/examples/fashion_mnist_residual.json" --quick
 
 expect 0 "" "$tutti" check "$root/examples/fashion_mnist_residual.json" --quick --dot "$scratch/graph.dot"
 expect 0 '"stem" -> "stage1.norm1";' cat "$scratch/graph.dot"
+expect 0 'digraph {' cat "$scratch/graph.dot"
 expect 0 'subgraph "cluster stage1" {' cat "$scratch/graph.dot"
 expect 1 "cannot write $scratch/no/graph.dot" "$tutti" check "$file" --quick --dot "$scratch/no/graph.dot"
 
@@ -33,6 +34,8 @@ expect 0 "warning: the node 'lost' is not computed: no output needs it" "$tutti"
 # Too large for any machine, and too large for this one: told, and not tried.
 sed 's/"units": 256/"units": 1000000000/' "$file" >"$scratch/large.json"
 expect 0 "so it was not tried" "$tutti" check "$scratch/large.json"
+sed 's/"batch_size": 128/"batch_size": 100000000/' "$file" >"$scratch/rows.json"
+expect 0 "so it was not tried" "$tutti" check "$scratch/rows.json"
 sed 's/"units": 256/"units": 1000000000000/' "$file" >"$scratch/larger.json"
 expect 2 "graph.hidden.units: expected a whole number from 1 to 1000000000" "$tutti" check "$scratch/larger.json"
 expect 2 "there is no such file" "$tutti" check "$scratch/nothing.json"

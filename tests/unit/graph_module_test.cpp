@@ -178,6 +178,25 @@ TEST(GraphModule, GradientsOfAValueAddUpInTheOrderOfItsConsumersPaths) {
   }
 }
 
+// A block of a transformer uses what comes in twice: its gradients are added up before those of others come in.
+TEST(GraphModule, AConsumerThatUsesAValueTwiceCountsAsOne) {
+  torch::manual_seed(1);
+  const Tensor x = torch::randn({8, 5, 16});
+  std::vector<Tensor> gradients;
+  for (const bool is_block_first : {true, false}) {
+    GraphBuilder builder;
+    builder.input("x", {5, 16}).node("start", "linear", {"x"}, {{"units", 16}});
+    const auto add_block = [&] { builder.node("a", "transformer_block", {"start"}, {{"heads", 2}}); };
+    if (is_block_first) add_block();
+    builder.node("b", "softplus", {"start"}, {{"beta", 0.01}});
+    if (!is_block_first) add_block();
+    GraphModule module(builder.node("sum", "add", {"a", "b"}).output("sum").build(), 5);
+    module.forward(x).pow(3).sum().backward();
+    gradients.push_back(module.named_parameters()["start.weight"].grad().clone());
+  }
+  EXPECT_TRUE(testing::has_same_bits(gradients[0], gradients[1]));
+}
+
 TEST(GraphModule, GradientsOfATiedParameterAddUpInTheOrderOfItsNodesPaths) {
   torch::manual_seed(1);
   const Tensor x = torch::randn({16, 32});
@@ -375,6 +394,19 @@ struct Twice : torch::nn::Module {
   Twice() : layer(register_module("first", torch::nn::Linear(4, 4))) { register_module("second", layer); }
   torch::nn::Linear layer;
 };
+
+TEST(ModuleOperator, ItsParametersCanBeInitialisedAndFrozen) {
+  const Graph graph =
+      GraphBuilder()
+          .input("x", {4})
+          .node("gate", "gate", {"x"}, {{"hidden", 5}, {"init", {{"wide.bias", "ones"}}}, {"frozen", true}})
+          .output("gate")
+          .build(with_gate());
+  GraphModule module(graph);
+  EXPECT_TRUE(torch::equal(module.named_parameters()["gate.wide.bias"], torch::ones({10})));
+  EXPECT_FALSE(module.named_parameters()["gate.wide.weight"].requires_grad());
+  EXPECT_EQ(names_of(module).size(), 2u);
+}
 
 TEST(ModuleOperator, ALayerUnderTwoNamesIsOne) {
   OperatorRegistry operators;

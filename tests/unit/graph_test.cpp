@@ -339,8 +339,14 @@ TEST(OperatorRegistry, TakesOperatorsOfItsUsers) {
   OperatorRegistry operators;
   operators.add({.name = "twice", .resolve = [](const Options& options, std::span<const ValueSpec> inputs) {
                    (void)options.boolean("really", true);
+                   return OperatorRegistry().find("relu")->resolve(options, inputs);
+                 }});
+  operators.add({.name = "idle", .resolve = [](const Options&, std::span<const ValueSpec> inputs) {
                    return Operator{.output = inputs[0]};
                  }});
+  EXPECT_THAT(testing::usage_error(
+                  [&] { (void)GraphBuilder().input("x", {4}).node("y", "idle", {"x"}).output("y").build(operators); }),
+              HasSubstr("graph.y: the operator 'idle' does not say how to compute"));
   const GraphBuilder builder = GraphBuilder().input("x", {4}).node("y", "twice", {"x"}, {{"really", true}}).output("y");
   EXPECT_EQ(builder.build(operators).nodes().front().op, "twice");
   EXPECT_THAT(testing::usage_error([&] { (void)builder.build(); }), HasSubstr("there is no operator 'twice'"));

@@ -3,7 +3,7 @@
 //   DataSource source = type.resolve(options);      // reads the options, and no file yet
 //   source.description.inputs;                      // "image": [1, 28, 28]
 //   DataSplits data = source.open();
-//   DataRows rows = data.train->rows({5, 3, 8});    // in this order
+//   DataRows rows = data.train->rows(numbers);      // in this order
 //
 // A source of one's own:
 //

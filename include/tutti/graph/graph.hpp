@@ -16,8 +16,9 @@
 //    "outputs": ["logits"],
 //    "strategy": {"type": "Local"}}
 //
-// A graph is a value: checked when it is made, and without torch. GraphModule computes it (graph/graph_module.hpp);
-// GraphBuilder makes one in C++ (graph/graph_builder.hpp). Every failure here is a UsageError that names the place.
+// A graph is a value: checked when it is made, without computing anything but operators that do not know their shapes.
+// GraphModule computes it (graph/graph_module.hpp); GraphBuilder makes one in C++ (graph/graph_builder.hpp). Every
+// failure here is a UsageError that names the place.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // An operator: from the shapes of its inputs and its options it says what comes out and which parameters it has,
-// without computing anything; and how it computes. Those that tutti has are in docs/operators.md; users add their own.
+// without computing anything; and how it computes. Those that tutti has are in docs/graph.md; users add their own.
 //
 //   OperatorRegistry operators;                                    // those that tutti has
 //   operators.add({.name = "scale", .least_inputs = 1, .most_inputs = 1, .resolve = [](const auto& options, auto

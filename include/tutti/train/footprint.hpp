@@ -4,19 +4,26 @@
 //   double bytes = measure_memory(run);             // all of it, by trying
 #pragma once
 
+#include <optional>
+
 #include <tutti/train/run.hpp>
 
 namespace tutti {
 
 // In bytes, of all replicas of this process together.
 struct Footprint {
+  std::int64_t replicas = 1;
   double parameters = 0;  // and buffers
   double optimizer_state = 0;
   double gradients = 0;
   double total() const { return parameters + optimizer_state + gradients; }
 
-  // Between replicas, in a step: sent, or read from each other's memory.
-  double moved = 0;
+  // What the nodes compute for a batch, all of it: a step keeps some of this, and takes more for a while.
+  double values = 0;
+
+  // Between replicas, in a step: sent, or read from each other's memory, before it is compressed. Nothing where nobody
+  // knows how to carry the strategy out.
+  std::optional<double> moved;
 };
 
 Footprint footprint_of(const Run& run);

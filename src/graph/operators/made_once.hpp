@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 
 namespace tutti::detail {
 
@@ -16,7 +17,10 @@ class MadeOnce {
   }
   // From any thread.
   const at::Tensor& get() const {
-    std::call_once(state_->flag, [this] { state_->tensor = state_->make(); });
+    std::call_once(state_->flag, [this] {
+      const c10::InferenceMode as_ever(false);  // whoever comes first may be evaluating, and the next one training
+      state_->tensor = state_->make();
+    });
     return state_->tensor;
   }
 
