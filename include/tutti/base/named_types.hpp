@@ -2,8 +2,7 @@
 //
 //   NamedTypes<LossType> losses("loss");
 //   losses.add({.name = "huber", .resolve = ...});
-//   const LossType& type = losses.at(run.at("loss"));     // a UsageError there, with the nearest name, where there is
-//   none
+//   const LossType& type = losses.at(run.at("loss"));     // or a UsageError there, with the nearest name
 #pragma once
 
 #include <algorithm>

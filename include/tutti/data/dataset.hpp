@@ -9,8 +9,8 @@
 //
 //   registry.data_sources.add({.name = "spiral", .resolve = [](const Options& options) {
 //     const std::int64_t rows = options.integer("rows", {.min = 1}, 1000);
-//     return DataSource{.description = {.inputs = {{"point", {.shape = {2}}}}, .target = {.type = ValueType::int64},
-//     .classes = 2},
+//     const ValueSpec kind{.type = ValueType::int64};
+//     return DataSource{.description = {.inputs = {{"point", {.shape = {2}}}}, .target = kind, .classes = 2},
 //                       .open = [rows] { return DataSplits{.train = std::make_shared<Spiral>(rows), ...}; }};
 //   }});
 #pragma once

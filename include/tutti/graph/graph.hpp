@@ -4,8 +4,7 @@
 //   Graph graph = Graph::from_json(document.root().at("graph"));
 //   for (const GraphNode& node : graph.nodes()) fmt::print("{} {}\n", node.path, to_string(node.resolved.output));
 //   graph.set_strategy(strategy::DataParallel{.num_replicas = 2});
-//   graph.effective_strategy("body.conv1");      // its own graph's, or that of the nearest graph around it that has
-//   one
+//   graph.effective_strategy("body.conv1");      // its own graph's, or that of the nearest one around it
 //
 // In JSON (docs/graph.md has all of it):
 //

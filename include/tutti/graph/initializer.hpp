@@ -2,7 +2,8 @@
 // {"normal": 0.02} (its standard deviation), "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal",
 // "orthogonal".
 //
-//   std::vector<float> weight = initial_values(initializer::Normal{.std = 0.02}, {256, 784}, {seed, place});
+//   const std::array<std::uint64_t, 2> stream{seed, place};
+//   std::vector<float> weight = initial_values(initializer::Normal{.std = 0.02}, {256, 784}, stream);
 //
 // Values depend on the list of numbers alone that names their stream (base/random.hpp): not on the other parameters,
 // nor on the order in which they are made.

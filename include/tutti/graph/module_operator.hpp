@@ -2,17 +2,18 @@
 // found by running it once, on rows of zeros.
 //
 //   OperatorRegistry operators;
-//   operators.add(module_operator({.name = "swiglu",
-//                                  .make = [](const Options& options, std::span<const ValueSpec> inputs) {
-//                                    return std::make_shared<SwiGlu>(inputs[0].shape.back(), options.integer("hidden",
-//                                    {.min = 1}));
-//                                  },
-//                                  .forward = [](torch::nn::Module& module, std::span<const torch::Tensor> inputs) {
-//                                    return static_cast<SwiGlu&>(module).forward(inputs[0]);
-//                                  }}));
+//   operators.add(module_operator(
+//       {.name = "swiglu",
+//        .make = [](const Options& options, std::span<const ValueSpec> inputs) {
+//          return std::make_shared<SwiGlu>(inputs[0].shape.back(), options.integer("hidden", {.min = 1}));
+//        },
+//        .forward = [](torch::nn::Module& module, std::span<const torch::Tensor> inputs) {
+//          return static_cast<SwiGlu&>(module).forward(inputs[0]);
+//        }}));
 //
 // A forward takes rows as the first dimension of its inputs, and gives as many. Parameters that two of its modules
-// share are one. The module is made anew for each replica, and its first values are those of the first one made.
+// share are one. The module is made anew for each GraphModule, and draws its first values itself, from libtorch's
+// generator; a clone has those of its original.
 #pragma once
 
 #include <functional>

@@ -2,8 +2,7 @@
 // without computing anything; and how it computes. Those that tutti has are in docs/graph.md; users add their own.
 //
 //   OperatorRegistry operators;                                    // those that tutti has
-//   operators.add({.name = "scale", .least_inputs = 1, .most_inputs = 1, .resolve = [](const auto& options, auto
-//   inputs) {
+//   operators.add({.name = "scale", .resolve = [](const Options&, std::span<const ValueSpec> inputs) {
 //     return Operator{.output = inputs[0],
 //                     .parameters = {{.name = "factor", .shape = {1}, .initial = initializer::Constant{1}}},
 //                     .compute = [](const OperatorCall& call) { return call.inputs[0] * call.parameters[0]; }};

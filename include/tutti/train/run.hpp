@@ -3,7 +3,8 @@
 //   Registry registry;                                      // what tutti has; add your own before reading
 //   Run run = read_run(JsonDocument::read_file("run.json").root(), registry);
 //
-// Reading checks everything that can be checked without reading data or computing: every failure is a UsageError that
+// Reading checks everything that can be checked without reading data or training (operators that do not know their
+// shapes run once, on zeros): every failure is a UsageError that
 // names its place in the file.
 #pragma once
 
