@@ -4,8 +4,7 @@
 //   Run run = read_run(JsonDocument::read_file("run.json").root(), registry);
 //
 // Reading checks everything that can be checked without reading data or training (operators that do not know their
-// shapes run once, on zeros): every failure is a UsageError that
-// names its place in the file.
+// shapes run once, on zeros): every failure is a UsageError that names its place in the file.
 #pragma once
 
 #include <cstdint>
