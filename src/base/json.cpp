@@ -103,9 +103,12 @@ std::string describe(NumberRange range) {
 
 }  // namespace
 
-JsonDocument JsonDocument::parse(std::string_view text, std::string name) {
+JsonDocument JsonDocument::parse(std::string_view text, std::string name) { return parse(text, std::move(name), {}); }
+
+JsonDocument JsonDocument::parse(std::string_view text, std::string name, std::filesystem::path folder) {
   auto content = std::make_shared<Content>();
   content->name = std::move(name);
+  content->folder = std::move(folder);
   content->text = text;
   content->root = detail::parse_json(*content);
   return JsonDocument(std::move(content));
@@ -127,7 +130,7 @@ JsonDocument JsonDocument::read_file(const std::filesystem::path& path) {
   while (file.read(block.data(), block.size()), file.gcount() > 0)
     text.append(block.data(), static_cast<std::size_t>(file.gcount()));
   if (!opened || file.bad()) refuse(errno != 0 ? std::generic_category().message(errno) : "reading failed");
-  return parse(text, path.string());
+  return parse(text, path.string(), path.parent_path());
 }
 
 JsonValue JsonDocument::root() const { return {content_, &content_->root}; }
@@ -174,6 +177,12 @@ double JsonValue::number(NumberRange range) const {
 const std::string& JsonValue::string() const {
   if (!is_string()) throw expected("a string");
   return node_->text;
+}
+
+std::filesystem::path JsonValue::file_path() const {
+  const std::filesystem::path beside = content_->folder / string();  // one that is absolute stays so
+  std::error_code problem;
+  return std::filesystem::exists(beside, problem) ? beside : std::filesystem::path(string());
 }
 
 const std::string& JsonValue::one_of(const std::vector<std::string>& names) const {
@@ -251,6 +260,10 @@ UsageError JsonValue::error(std::string_view what) const { return error_at(node_
 
 UsageError JsonValue::expected(std::string_view what) const {
   return error(fmt::format("expected {}, found {}", what, found(*node_)));
+}
+
+UsageError JsonValue::placed(const UsageError& error) const {
+  return std::string_view(error.what()).starts_with(content_->name + ":") ? error : this->error(error.what());
 }
 
 JsonValue JsonValue::member(const JsonNode& node) const {

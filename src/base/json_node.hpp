@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ struct JsonNode {
 
 struct JsonDocument::Content {
   std::string name;
+  std::filesystem::path folder;  // of the file that it was read from
   std::string text;
   detail::JsonNode root;
 };

@@ -8,11 +8,12 @@ namespace tutti {
 
 std::optional<JsonValue> Options::find(std::string_view key) const {
   asked_->emplace_back(key);
-  return object_.find(key);
+  return object_.is_string() ? std::nullopt : object_.find(key);
 }
 
 JsonValue Options::at(std::string_view key) const {
   asked_->emplace_back(key);
+  if (object_.is_string()) throw object_.expected(fmt::format("an object with \"name\" and \"{}\"", key));
   return object_.at(key);
 }
 
@@ -56,6 +57,7 @@ std::vector<std::int64_t> Options::sizes(std::string_view key, std::size_t count
 }
 
 void Options::refuse_other_keys(std::vector<std::string> known) const {
+  if (object_.is_string()) return;
   for (const std::string& key : *asked_) {
     if (std::ranges::find(known, key) == known.end()) known.push_back(key);
   }

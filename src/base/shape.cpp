@@ -14,6 +14,12 @@ std::string to_string(const ValueSpec& spec) {
                                          : fmt::format("{} of {}", to_string(spec.shape), to_string(spec.type));
 }
 
+Shape with_rows(std::int64_t rows, const Shape& shape) {
+  Shape all{rows};
+  all.insert(all.end(), shape.begin(), shape.end());
+  return all;
+}
+
 std::optional<std::int64_t> element_count(std::span<const std::int64_t> shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {

@@ -42,15 +42,9 @@ const TrainingStrategy& Graph::effective_strategy_of(std::size_t subgraph) const
 }
 
 std::size_t Graph::subgraph_of(std::string_view path) const {
+  if (const auto found = places_.find(path); found != places_.end()) return found->second;
   std::vector<std::string> known;
-  for (std::size_t i = 0; i < subgraphs_.size(); ++i) {
-    if (subgraphs_[i].path == path) return i;
-    known.push_back(subgraphs_[i].path);
-  }
-  for (const auto& [node, subgraph] : places_) {
-    if (node == path) return subgraph;
-    known.push_back(node);
-  }
+  for (const auto& [place, subgraph] : places_) known.push_back(place);
   throw UsageError(unknown("node", path, known));
 }
 
@@ -85,36 +79,84 @@ void Graph::refuse_inside_each_other(std::size_t subgraph, const TrainingStrateg
   }
 }
 
-void Graph::refuse_unknown_nodes(const TrainingStrategy& strategy) const {
-  const auto* parallel = std::get_if<strategy::ModelParallel>(&strategy);
-  if (parallel == nullptr) return;
-  for (const strategy::Partition& partition : parallel->partitions) {
-    for (const std::string& id : partition.node_ids) (void)subgraph_of(id);
+// A node is in one partition, by itself or with the subgraph that it is in.
+std::optional<Graph::PartitionFault> Graph::find_fault(const strategy::ModelParallel& strategy) const {
+  std::map<std::string, std::size_t, std::less<>> partition_of;
+  const auto claimed_by = [&](std::string_view path) {
+    return fmt::format("'{}', which partitions[{}] has", path, partition_of.find(path)->second);
+  };
+  for (std::size_t p = 0; p < strategy.partitions.size(); ++p) {
+    const std::vector<std::string>& ids = strategy.partitions[p].node_ids;
+    for (std::size_t n = 0; n < ids.size(); ++n) {
+      const std::string& id = ids[n];
+      try {
+        (void)subgraph_of(id);
+      } catch (const UsageError& error) {
+        return PartitionFault{p, n, error.what()};
+      }
+      for (std::size_t dot = id.find('.'); dot != std::string::npos; dot = id.find('.', dot + 1)) {
+        const std::string_view around = std::string_view(id).substr(0, dot);
+        if (partition_of.contains(around))
+          return PartitionFault{p, n, fmt::format("the node '{}' is in {}", id, claimed_by(around))};
+      }
+      const auto within = partition_of.lower_bound(id + ".");
+      if (within != partition_of.end() && within->first.starts_with(id + "."))
+        return PartitionFault{p, n, fmt::format("the subgraph '{}' holds {}", id, claimed_by(within->first))};
+      partition_of.emplace(id, p);
+    }
+  }
+  return std::nullopt;
+}
+
+bool Graph::is_private(const GraphNode& node) const {
+  return is_distributed() && !tutti::is_distributed(effective_strategy_of(node.subgraph));
+}
+
+void Graph::refuse_ties_of_private_parameters() const {
+  std::vector<const GraphNode*> first_user(parameters_.size());
+  for (const GraphNode& node : nodes_) {
+    for (const std::size_t parameter : node.parameters) {
+      const GraphNode*& first = first_user[parameter];
+      if (first == nullptr) first = &node;
+      if (is_private(*first) == is_private(node)) continue;
+      throw UsageError(
+          fmt::format("'{}' is one parameter of the nodes '{}' and '{}', and would be private to each "
+                      "replica or client in only one of them",
+                      parameters_[parameter].path, first->path, node.path));
+    }
   }
 }
 
 void Graph::set_strategy(const TrainingStrategy& strategy, std::string_view subgraph) {
   validate(strategy);
-  const auto found = std::ranges::find(subgraphs_, subgraph, &Subgraph::path);
-  if (found == subgraphs_.end()) {
+  const auto place = std::ranges::find(subgraphs_, subgraph, &Subgraph::path);
+  if (place == subgraphs_.end()) {
     std::vector<std::string> known;
     for (const Subgraph& one : subgraphs_) known.push_back(one.path);
     throw UsageError(unknown("subgraph", subgraph, known));
   }
-  refuse_inside_each_other(static_cast<std::size_t>(found - subgraphs_.begin()), strategy);
-  refuse_unknown_nodes(strategy);
+  const auto number = static_cast<std::size_t>(place - subgraphs_.begin());
+  refuse_inside_each_other(number, strategy);
+  if (const auto* parallel = std::get_if<strategy::ModelParallel>(&strategy)) {
+    if (const std::optional<PartitionFault> fault = find_fault(*parallel))
+      throw UsageError(
+          fmt::format("ModelParallel: partitions[{}].node_ids[{}]: {}", fault->partition, fault->node, fault->what));
+  }
+  Graph changed = *this;
+  changed.subgraphs_[number].strategy = strategy;
+  changed.refuse_ties_of_private_parameters();
   nlohmann::ordered_json document = *document_;
-  nlohmann::ordered_json* place = &document;
+  nlohmann::ordered_json* object = &document;
   for (std::size_t begin = 0; begin < subgraph.size();) {
     const std::size_t end = std::min(subgraph.find('.', begin), subgraph.size());
-    place = &*std::ranges::find_if((*place)["nodes"], [&](const nlohmann::ordered_json& node) {
+    object = &*std::ranges::find_if((*object)["nodes"], [&](const nlohmann::ordered_json& node) {
       return node["id"] == std::string(subgraph.substr(begin, end - begin));
     });
     begin = end + 1;
   }
-  (*place)["strategy"] = tutti::to_json(strategy);
-  found->strategy = strategy;
-  document_ = std::make_shared<const nlohmann::ordered_json>(std::move(document));
+  (*object)["strategy"] = tutti::to_json(strategy);
+  changed.document_ = std::make_shared<const nlohmann::ordered_json>(std::move(document));
+  *this = std::move(changed);
 }
 
 Graph Graph::with_strategy(const TrainingStrategy& strategy) const {

@@ -2,9 +2,13 @@
 
 namespace tutti {
 
-GraphBuilder& GraphBuilder::input(const std::string& name, const Shape& shape, ValueType type) {
+void GraphBuilder::refuse_unless_new_input(const std::string& name) const {
   if (document_.contains("inputs") && document_["inputs"].contains(name))
     throw UsageError("there is an input '" + name + "' already");
+}
+
+GraphBuilder& GraphBuilder::input(const std::string& name, const Shape& shape, ValueType type) {
+  refuse_unless_new_input(name);
   document_["inputs"][name] = type == ValueType::float32
                                   ? nlohmann::ordered_json(shape)
                                   : nlohmann::ordered_json{{"shape", shape}, {"type", to_string(type)}};
@@ -25,6 +29,25 @@ GraphBuilder& GraphBuilder::graph(const std::string& id, const std::vector<std::
   if (body.document_.contains("inputs"))
     throw UsageError("the graph '" + id + "' has its inputs from the graph around it; it declares none");
   return node(id, "graph", inputs, body.document_);
+}
+
+GraphBuilder& GraphBuilder::graph(const std::string& id, const GraphBuilder& body) {
+  if (!body.document_.contains("inputs"))
+    throw UsageError("the graph '" + id + "' takes nothing: name its inputs with takes()");
+  for (const auto& [name, value] : body.document_["inputs"].items()) {
+    if (!value.is_string())
+      throw UsageError("the graph '" + id + "' has its inputs from the graph around it; it declares none");
+  }
+  nlohmann::ordered_json node{{"id", id}, {"op", "graph"}};
+  node.update(body.document_);
+  document_["nodes"].push_back(std::move(node));
+  return *this;
+}
+
+GraphBuilder& GraphBuilder::takes(const std::string& name, const std::string& value) {
+  refuse_unless_new_input(name);
+  document_["inputs"][name] = value;
+  return *this;
 }
 
 GraphBuilder& GraphBuilder::output(const std::string& name) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <limits>
+#include <new>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -19,12 +22,18 @@
 #include <torch/types.h>
 #include <tutti/nn/random_draws.hpp>
 
+#include "cause.hpp"
+#include "module_tree.hpp"
+
 namespace tutti {
 namespace {
 
 // From how many consumers on the order of a sum matters. Two gradients give the same bits either way, but a consumer
 // that uses a value twice brings two.
 constexpr std::size_t kOrderMatters = 2;
+
+// What modules draw when they are made is none of any step's.
+constexpr std::uint64_t kBeforeTheFirst = std::numeric_limits<std::uint64_t>::max();
 
 // FNV-1a: a number for a path, the same everywhere.
 std::uint64_t number_of(std::string_view path) {
@@ -51,20 +60,6 @@ struct ForEachConsumer : torch::autograd::Function<ForEachConsumer> {
     return {sum, torch::Tensor()};
   }
 };
-
-// The module "a.b" under another, made where it is not there; and the last part of the path.
-std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root, const std::string& path) {
-  torch::nn::Module* module = &root;
-  std::size_t begin = 0;
-  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
-    const std::string name = path.substr(begin, dot - begin);
-    const auto children = module->named_children();
-    module = children.contains(name) ? children[name].get()
-                                     : module->register_module(name, std::make_shared<torch::nn::Module>()).get();
-    begin = dot + 1;
-  }
-  return {module, path.substr(begin)};
-}
 
 torch::Tensor initial_tensor(const GraphParameter& parameter, std::uint64_t seed) {
   const std::array<std::uint64_t, 2> stream{seed, number_of(parameter.path)};
@@ -123,32 +118,36 @@ GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed)
   for (const GraphNode& node : graph_->nodes()) {
     for (const std::size_t index : node.parameters) is_of_module[index] = node.resolved.make_module != nullptr;
   }
+  detail::ModuleTree tree(*this);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (is_of_module[i]) continue;
-    const auto [module, name] = place_of(*this, parameters[i].path);
-    tensors[i] = module->register_parameter(
+    const auto [path, name] = detail::split_path(parameters[i].path);
+    tensors[i] = tree.at(path).register_parameter(
         name, seed ? initial_tensor(parameters[i], *seed) : torch::empty(parameters[i].shape),
         !parameters[i].is_frozen);
   }
   for (const GraphNode& node : graph_->nodes()) {
     Step step{.node = &node, .place = number_of(node.path)};
     if (node.resolved.make_module) {
-      step.module = node.resolved.make_module();
-      const auto [module, name] = place_of(*this, node.path);
-      module->register_module(name, step.module);
+      {
+        const RandomDraws draws({.seed = seed.value_or(0), .step = kBeforeTheFirst, .place = step.place});
+        step.module = node.resolved.make_module();
+      }
+      const auto [path, name] = detail::split_path(node.path);
+      tree.at(path).register_module(name, step.module);
       const auto named = step.module->named_parameters();
       for (const std::size_t index : node.parameters) {
         const GraphParameter& parameter = parameters[index];
         torch::Tensor tensor = named[parameter.path.substr(node.path.size() + 1)];
         const torch::NoGradGuard no_gradients;
         if (parameter.initial && seed) tensor.copy_(initial_tensor(parameter, *seed));
-        if (parameter.is_frozen) tensor.set_requires_grad(false);
+        tensor.set_requires_grad(!parameter.is_frozen);
         tensors[index] = tensor;
       }
     } else {
       for (const BufferSpec& buffer : node.resolved.buffers) {
-        const auto [module, name] = place_of(*this, node.path + "." + buffer.name);
-        step.buffers.push_back(module->register_buffer(name, first_buffer(buffer)));
+        const auto [path, name] = detail::split_path(node.path + "." + buffer.name);
+        step.buffers.push_back(tree.at(path).register_buffer(name, first_buffer(buffer)));
       }
     }
     for (const std::size_t index : node.parameters) step.parameters.push_back(tensors[index]);
@@ -218,6 +217,24 @@ struct Shared {
   const torch::Tensor& copy(std::size_t index) const { return copies.empty() ? whole : copies[index]; }
 };
 
+// What goes wrong is told with the node.
+torch::Tensor compute(const GraphNode& node, const OperatorCall& call) {
+  const auto sentence = [&](const std::exception& error) {
+    return fmt::format("the node '{}' ({}): {}", node.path, node.op, detail::cause_of(error));
+  };
+  try {
+    return node.resolved.compute(call);
+  } catch (const PeerError&) {  // batch norm over all ranks
+    throw;
+  } catch (const UsageError& error) {
+    throw UsageError(sentence(error));
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(sentence(error));
+  }
+}
+
 void refuse_unless_like(const GraphInput& input, const torch::Tensor& found) {
   const at::IntArrayRef sizes = found.defined() ? found.sizes() : at::IntArrayRef();
   const bool is_like = found.defined() && !sizes.empty() && sizes.slice(1) == at::IntArrayRef(input.spec.shape);
@@ -278,11 +295,11 @@ std::vector<torch::Tensor> GraphModule::forward(const std::vector<torch::Tensor>
       key.place = step.place;
       scope.emplace(key);
     }
-    torch::Tensor output = node.resolved.compute({.inputs = arguments,
-                                                  .parameters = its,
-                                                  .buffers = step.buffers,
-                                                  .is_training = is_training(),
-                                                  .module = step.module.get()});
+    torch::Tensor output = compute(node, {.inputs = arguments,
+                                          .parameters = its,
+                                          .buffers = step.buffers,
+                                          .is_training = is_training(),
+                                          .module = step.module.get()});
     values[input_count + s].set(std::move(output), value_copies_[input_count + s]);
   }
   std::vector<torch::Tensor> outputs;

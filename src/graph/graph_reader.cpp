@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <exception>
+#include <new>
 #include <queue>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <tutti/base/nearest_name.hpp>
+
+#include "cause.hpp"
+#include "parameter_reader.hpp"
 
 namespace tutti {
 namespace {
@@ -79,13 +84,13 @@ Graph GraphReader::read(const JsonValue& value) {
   value.refuse_other_keys(kGraphKeys);
   root_ = std::make_unique<DocumentGraph>();
   graph_.subgraphs_.push_back({});
+  graph_.places_.emplace("", 0);
   read_inputs(value.at("inputs"));
   read_body(value, *root_);
   find_sources();
   order_nodes();
   resolve_nodes();
-  tie_parameters();
-  if (const std::optional<JsonValue> strategy = value.find("strategy")) refuse_unknown_nodes(*strategy);
+  if (const std::optional<JsonValue> strategy = value.find("strategy")) check_partitions(*strategy);
   graph_.document_ = std::make_shared<const nlohmann::ordered_json>(value.raw());
   return std::move(graph_);
 }
@@ -151,7 +156,7 @@ void GraphReader::read_node(const JsonValue& value, DocumentGraph& graph) {
   } else {
     node->number = all_.size();
     all_.push_back(node.get());
-    graph_.places_.emplace_back(node->path, graph.number);
+    graph_.places_.emplace(node->path, graph.number);
   }
   graph.by_id.emplace(node->id, node.get());
   graph.nodes.push_back(std::move(node));
@@ -167,6 +172,7 @@ void GraphReader::read_subgraph(const JsonValue& value, DocumentNode& node) {
   node.body->around = node.within;
   node.body->number = graph_.subgraphs_.size();
   graph_.subgraphs_.push_back({.path = node.path, .parent = node.within->number});
+  graph_.places_.emplace(node.path, node.body->number);
   const JsonValue inputs = value.at("inputs");
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const std::string name = inputs.is_object() ? inputs.keys()[i] : node.inputs[i].name;
@@ -195,6 +201,7 @@ GraphReader::Source GraphReader::find(const DocumentGraph& graph, const Referenc
   constexpr std::size_t kMostInARow = 10'000;
   if (on_the_way_.size() >= kMostInARow) throw reference.place.error("too many subgraphs hand this value on");
   const auto key = std::make_pair(&graph, reference.name);
+  if (const auto known = found_.find(key); known != found_.end()) return known->second;
   if (!on_the_way_.insert(key).second)
     throw reference.place.error(fmt::format("'{}' is what it is made of: a cycle", reference.name));
   const auto result = [&]() -> Source {
@@ -233,6 +240,7 @@ GraphReader::Source GraphReader::find(const DocumentGraph& graph, const Referenc
     return find(body, *output);
   }();
   on_the_way_.erase(key);
+  found_.emplace(key, result);
   return result;
 }
 
@@ -304,7 +312,7 @@ void GraphReader::order_nodes() {
     throw all_[at]->json.error(fmt::format("nodes go round in a cycle: {}", fmt::join(names, " -> ")));
   }
 
-  std::vector<bool> is_needed(count);
+  is_needed_.assign(count, false);
   std::vector<bool> is_input_used(graph_.inputs_.size());
   std::vector<Source> left = output_sources_;
   while (!left.empty()) {
@@ -315,195 +323,87 @@ void GraphReader::order_nodes() {
       continue;
     }
     const std::size_t number = std::get<const DocumentNode*>(source)->number;
-    if (is_needed[number]) continue;
-    is_needed[number] = true;
+    if (is_needed_[number]) continue;
+    is_needed_[number] = true;
     left.insert(left.end(), sources_[number].begin(), sources_[number].end());
   }
   for (std::size_t i = 0; i < count; ++i) {
-    if (!is_needed[i])
+    if (!is_needed_[i])
       graph_.warnings_.push_back(fmt::format("the node '{}' is not computed: no output needs it", all_[i]->path));
   }
   for (std::size_t i = 0; i < graph_.inputs_.size(); ++i) {
     if (!is_input_used[i])
       graph_.warnings_.push_back(fmt::format("no output needs the input '{}'", graph_.inputs_[i].name));
   }
-  for (const std::size_t i : order) {
-    if (is_needed[i]) order_.push_back(all_[i]);
-  }
+  for (const std::size_t i : order) order_.push_back(all_[i]);
 }
 
-// In partitions.
-void GraphReader::refuse_unknown_nodes(const JsonValue& strategy) const {
-  if (!std::holds_alternative<strategy::ModelParallel>(*graph_.subgraphs_.front().strategy)) return;
-  for (const JsonValue& partition : strategy.at("partitions").elements()) {
-    for (const JsonValue& id : partition.at("node_ids").elements()) {
-      try {
-        (void)graph_.subgraph_of(id.string());
-      } catch (const UsageError& error) {
-        throw id.error(error.what());
-      }
-    }
+void GraphReader::check_partitions(const JsonValue& strategy) const {
+  const auto* parallel = std::get_if<strategy::ModelParallel>(&*graph_.subgraphs_.front().strategy);
+  if (parallel == nullptr) return;
+  if (const std::optional<Graph::PartitionFault> fault = graph_.find_fault(*parallel)) {
+    throw strategy.at("partitions").element(fault->partition).at("node_ids").element(fault->node).error(fault->what);
   }
 }
 
 // --- shapes and parameters ---
 
+Operator GraphReader::resolve(const DocumentNode& node, const Options& options, std::span<const ValueSpec> inputs) {
+  const OperatorType& type = *operators_.find(node.op);
+  if (inputs.size() < type.least_inputs || inputs.size() > type.most_inputs) {
+    throw node.json.at("inputs").error(
+        fmt::format("{} takes {}, found {}", node.op, inputs_wanted(type), inputs.size()));
+  }
+  Operator resolved;
+  try {
+    resolved = type.resolve(options, inputs);
+  } catch (const UsageError& error) {
+    throw node.json.placed(error);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {  // of a user's operator
+    throw node.json.error(detail::cause_of(error));
+  }
+  if (!resolved.compute) throw options.error(fmt::format("the operator '{}' does not say how to compute", node.op));
+  refuse_too_large(options, resolved);
+  return resolved;
+}
+
+// Nodes that nothing needs are checked as the others are, and then left out.
 void GraphReader::resolve_nodes() {
-  const std::size_t inputs = graph_.inputs_.size();
+  std::vector<ValueSpec> spec_of(all_.size());
   std::vector<std::size_t> value_of(all_.size());
-  const auto value_at = [&](const Source& source) {
+  const auto node_of = [](const Source& source) {
     const auto* const* node = std::get_if<const DocumentNode*>(&source);
-    return node == nullptr ? std::get<std::size_t>(source) : value_of[(*node)->number];
+    return node == nullptr ? nullptr : *node;
   };
-  const auto resolve = [&](const DocumentNode& node, std::span<const ValueSpec> specs) {
-    const OperatorType& type = *operators_.find(node.op);
-    if (specs.size() < type.least_inputs || specs.size() > type.most_inputs) {
-      throw node.json.at("inputs").error(
-          fmt::format("{} takes {}, found {}", node.op, inputs_wanted(type), specs.size()));
-    }
-    const Options options(node.json);
-    Operator resolved = type.resolve(options, specs);
-    if (!resolved.compute) throw options.error(fmt::format("the operator '{}' does not say how to compute", node.op));
-    refuse_too_large(options, resolved);
-    return std::make_pair(std::move(resolved), options);
+  const auto value_at = [&](const Source& source) {
+    const DocumentNode* node = node_of(source);
+    return node == nullptr ? std::get<std::size_t>(source) : value_of[node->number];
   };
+  ParameterReader parameters;
   for (const DocumentNode* node : order_) {
-    GraphNode result{.path = node->path, .op = node->op, .subgraph = node->within->number};
-    std::vector<ValueSpec> specs;
+    std::vector<ValueSpec> inputs;
     for (const Source& source : sources_[node->number]) {
-      result.inputs.push_back(value_at(source));
-      specs.push_back(graph_.value(result.inputs.back()));
+      const DocumentNode* its = node_of(source);
+      inputs.push_back(its == nullptr ? graph_.inputs_[std::get<std::size_t>(source)].spec : spec_of[its->number]);
     }
-    auto [resolved, options] = resolve(*node, specs);
-    result.resolved = std::move(resolved);
-    add_parameters(*node, options, result);
+    const Options options(node->json);
+    GraphNode result{.path = node->path,
+                     .op = node->op,
+                     .resolved = resolve(*node, options, inputs),
+                     .subgraph = node->within->number};
+    result.parameters = parameters.add(options, result, graph_.is_private(result));
     options.refuse_other_keys(kNodeKeys);
-    value_of[node->number] = inputs + graph_.nodes_.size();
+    spec_of[node->number] = result.resolved.output;
+    if (!is_needed_[node->number]) continue;
+    for (const Source& source : sources_[node->number]) result.inputs.push_back(value_at(source));
+    value_of[node->number] = graph_.inputs_.size() + graph_.nodes_.size();
     graph_.nodes_.push_back(std::move(result));
   }
+  graph_.parameters_ = parameters.finish(graph_.nodes_);
   for (std::size_t i = 0; i < root_->outputs.size(); ++i)
     graph_.outputs_.push_back({root_->outputs[i].name, value_at(output_sources_[i])});
-}
-
-void GraphReader::add_parameters(const DocumentNode& node, const Options& options, GraphNode& result) {
-  const bool is_frozen = options.boolean("frozen", false);
-  const double lr_factor = options.number("lr_factor", {.min = 0}, 1);
-  const std::size_t first = graph_.parameters_.size();
-  for (const ParameterSpec& its : result.resolved.parameters) {
-    result.parameters.push_back(graph_.parameters_.size());
-    graph_.parameters_.push_back({.path = joined(node.path, its.name),
-                                  .shape = its.shape,
-                                  .initial = its.initial,
-                                  .is_frozen = is_frozen,
-                                  .lr_factor = lr_factor});
-  }
-  read_initializers(options, std::span(graph_.parameters_).subspan(first), node.path);
-  read_ties(options, result);
-}
-
-void GraphReader::read_initializers(const Options& options, std::span<GraphParameter> parameters,
-                                    const std::string& path) {
-  const std::optional<JsonValue> init = options.find("init");
-  if (!init) return;
-  const auto set = [](GraphParameter& parameter, const JsonValue& place) {
-    const Initializer initial = initializer_from_json(place);
-    const bool wants_matrix = !std::holds_alternative<initializer::Constant>(initial) &&
-                              !std::holds_alternative<initializer::Uniform>(initial) &&
-                              !std::holds_alternative<initializer::Normal>(initial);
-    if (wants_matrix && parameter.shape.size() < 2)
-      throw place.error(fmt::format("it is for weights of two dimensions or more, and this one has the shape {}",
-                                    to_string(parameter.shape)));
-    parameter.initial = initial;
-  };
-  std::vector<std::string> names;
-  for (const GraphParameter& parameter : parameters) names.push_back(parameter.path.substr(path.size() + 1));
-  const std::vector<std::string> keys = init->is_object() ? init->keys() : std::vector<std::string>();
-  const bool is_by_name = !keys.empty() && std::ranges::none_of(keys, [](const std::string& key) {
-    return key == "constant" || key == "uniform" || key == "normal";
-  });
-  if (is_by_name) {
-    init->refuse_other_keys(names);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (const std::optional<JsonValue> its = init->find(names[i])) set(parameters[i], *its);
-    }
-    return;
-  }
-  (void)initializer_from_json(*init);
-  bool has_weights = false;
-  for (GraphParameter& parameter : parameters) {
-    if (parameter.shape.size() < 2) continue;
-    has_weights = true;
-    set(parameter, *init);
-  }
-  if (!has_weights) throw init->error("this node has no weights");
-}
-
-void GraphReader::read_ties(const Options& options, const GraphNode& node) {
-  const std::optional<JsonValue> tied = options.find("tied");
-  if (!tied) return;
-  if (node.resolved.make_module) throw tied->error("the parameters are a module's own, and cannot be tied");
-  std::vector<std::string> names;
-  for (const ParameterSpec& its : node.resolved.parameters) names.push_back(its.name);
-  if (names.empty()) throw tied->error("this node has no parameters");
-  if (tied->is_string()) {
-    for (std::size_t i = 0; i < names.size(); ++i)
-      ties_.push_back({node.parameters[i], joined(tied->string(), names[i]), *tied});
-    return;
-  }
-  tied->refuse_other_keys(names);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (const std::optional<JsonValue> its = tied->find(names[i]))
-      ties_.push_back({node.parameters[i], its->string(), *its});
-  }
-}
-
-std::size_t GraphReader::parameter_at(const std::string& path, const JsonValue& place) const {
-  std::vector<std::string> paths;
-  for (std::size_t i = 0; i < graph_.parameters_.size(); ++i) {
-    paths.push_back(graph_.parameters_[i].path);
-    if (paths.back() == path) return i;
-  }
-  throw place.error(fmt::format("there is no parameter '{}'{}", path, meaning(path, paths)));
-}
-
-// Those that are tied to another give way to it.
-void GraphReader::tie_parameters() {
-  std::vector<std::size_t> owner(graph_.parameters_.size());
-  for (std::size_t i = 0; i < owner.size(); ++i) owner[i] = i;
-  const auto owner_of = [&](std::size_t i) {
-    while (owner[i] != i) i = owner[i];
-    return i;
-  };
-  for (const Tie& tie : ties_) {
-    const std::size_t other = owner_of(parameter_at(tie.to, tie.place));
-    const GraphParameter& mine = graph_.parameters_[tie.parameter];
-    const GraphParameter& its = graph_.parameters_[other];
-    if (other == owner_of(tie.parameter)) throw tie.place.error(fmt::format("'{}' is tied to itself", mine.path));
-    for (const GraphNode& node : graph_.nodes_) {
-      if (node.resolved.make_module && std::ranges::find(node.parameters, other) != node.parameters.end())
-        throw tie.place.error(fmt::format("'{}' is a module's own, and cannot be tied", its.path));
-    }
-    if (mine.shape != its.shape) {
-      throw tie.place.error(fmt::format("'{}' of the shape {} cannot be '{}' of the shape {}", mine.path,
-                                        to_string(mine.shape), its.path, to_string(its.shape)));
-    }
-    if (mine.is_frozen != its.is_frozen || mine.lr_factor != its.lr_factor) {
-      throw tie.place.error(fmt::format(
-          "'{}' and '{}' are one parameter, and their nodes differ in frozen or lr_factor", mine.path, its.path));
-    }
-    owner[owner_of(tie.parameter)] = other;
-  }
-  std::vector<std::size_t> place(owner.size());
-  std::vector<GraphParameter> kept;
-  for (std::size_t i = 0; i < owner.size(); ++i) {
-    if (owner[i] != i) continue;
-    place[i] = kept.size();
-    kept.push_back(std::move(graph_.parameters_[i]));
-  }
-  for (GraphNode& node : graph_.nodes_) {
-    for (std::size_t& parameter : node.parameters) parameter = place[owner_of(parameter)];
-  }
-  graph_.parameters_ = std::move(kept);
 }
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// From JSON to a graph: names become values, nodes get into an order, operators are asked for shapes, parameters are
-// tied. Every refusal is a UsageError at its place.
+// From JSON to a graph: names become values, nodes get into an order, operators are asked for shapes. Every refusal is
+// a UsageError at its place.
 #pragma once
 
 #include <cstddef>
@@ -64,16 +64,11 @@ class GraphReader {
   Source find(const DocumentGraph& graph, const Reference& reference);
   std::vector<std::string> names_in(const DocumentGraph& graph) const;
 
-  void refuse_unknown_nodes(const JsonValue& strategy) const;
-
   void find_sources();
   void order_nodes();
+  Operator resolve(const DocumentNode& node, const Options& options, std::span<const ValueSpec> inputs);
   void resolve_nodes();
-  void add_parameters(const DocumentNode& node, const Options& options, GraphNode& result);
-  void read_initializers(const Options& options, std::span<GraphParameter> parameters, const std::string& path);
-  void read_ties(const Options& options, const GraphNode& node);
-  void tie_parameters();
-  std::size_t parameter_at(const std::string& path, const JsonValue& place) const;
+  void check_partitions(const JsonValue& strategy) const;
 
   const OperatorRegistry& operators_;
   Graph graph_;
@@ -81,14 +76,11 @@ class GraphReader {
   std::vector<DocumentNode*> all_;            // that compute, in the order of the document
   std::vector<std::vector<Source>> sources_;  // by number of the node
   std::vector<Source> output_sources_;
-  std::vector<const DocumentNode*> order_;
-  struct Tie {
-    std::size_t parameter = 0;
-    std::string to;  // a path
-    JsonValue place;
-  };
-  std::vector<Tie> ties_;
-  std::set<std::pair<const DocumentGraph*, std::string>> on_the_way_;  // references being looked up
+  std::vector<const DocumentNode*> order_;  // to compute them in
+  std::vector<bool> is_needed_;             // by number of the node
+  using Named = std::pair<const DocumentGraph*, std::string>;
+  std::map<Named, Source> found_;  // references that were looked up
+  std::set<Named> on_the_way_;     // and those that are being looked up
 };
 
 }  // namespace tutti

@@ -1,12 +1,15 @@
 #include <tutti/graph/module_operator.hpp>
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <sstream>
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/types.h>
+
+#include "cause.hpp"
 
 namespace tutti {
 namespace {
@@ -20,15 +23,7 @@ std::string text_of(at::IntArrayRef sizes) {
 }
 
 torch::Tensor zeros_for(const ValueSpec& spec) {
-  std::vector<std::int64_t> sizes{kRows};
-  sizes.insert(sizes.end(), spec.shape.begin(), spec.shape.end());
-  return torch::zeros(sizes, spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32);
-}
-
-// Of a traceback it is the cause.
-std::string last_line(std::string text) {
-  text.erase(text.find_last_not_of(" \n") + 1);
-  return text.substr(text.rfind('\n') + 1);
+  return torch::zeros(with_rows(kRows, spec.shape), spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32);
 }
 
 Shape shape_of(const torch::Tensor& tensor) { return tensor.sizes().vec(); }
@@ -51,21 +46,25 @@ Operator operator_of_module(
       const void* tensor = item.value().unsafeGetTensorImpl();
       if (std::ranges::find(known, tensor) != known.end()) continue;
       known.push_back(tensor);
-      result.parameters.push_back({item.key(), shape_of(item.value()), {}});
+      result.parameters.push_back(
+          {.name = item.key(), .shape = shape_of(item.value()), .is_frozen = !item.value().requires_grad()});
     }
-    for (const auto& item : module->named_buffers())
-      result.buffers.push_back({.name = item.key(), .shape = shape_of(item.value())});
+    for (const auto& item : module->named_buffers()) {
+      result.buffers.push_back({.name = item.key(),
+                                .shape = shape_of(item.value()),
+                                .type = item.value().is_floating_point() ? ValueType::float32 : ValueType::int64});
+    }
     module->eval();
     const torch::NoGradGuard no_gradients;
     std::vector<torch::Tensor> zeros;
     for (const ValueSpec& input : inputs) zeros.push_back(zeros_for(input));
     output = forward(*module, zeros);
-  } catch (const UsageError&) {
+  } catch (const UsageError& error) {
+    throw options.object().placed(error);
+  } catch (const std::bad_alloc&) {
     throw;
-  } catch (const c10::Error& error) {
-    throw options.error(fmt::format("it failed on rows of zeros: {}", last_line(error.what_without_backtrace())));
   } catch (const std::exception& error) {
-    throw options.error(fmt::format("it failed on rows of zeros: {}", last_line(error.what())));
+    throw options.error(fmt::format("it failed on rows of zeros: {}", cause_of(error)));
   }
   if (!output.defined() || output.dim() < 1 || output.size(0) != kRows) {
     throw options.error(fmt::format("expected {} rows to come out where {} go in, found {}", kRows, kRows,

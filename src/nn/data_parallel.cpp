@@ -36,19 +36,6 @@
 namespace tutti::detail {
 namespace {
 
-// How many parts of gradients a replica keeps at most, until their neighbours in the tree are there.
-std::size_t parts_at_once(int shards, int replicas) {
-  std::size_t most = 0;
-  for (int worker = 0; worker < replicas; ++worker) {
-    const Slice own = chunk(static_cast<std::size_t>(shards), replicas, worker);
-    // Those of the shards before, added up, and that of the next.
-    for (std::size_t before = 0; before < own.count; ++before) {
-      most = std::max(most, parts_of_shards(shards, static_cast<int>(own.first), static_cast<int>(before)).size() + 1);
-    }
-  }
-  return most;
-}
-
 [[noreturn]] void refuse_gradient(const std::string& name) {
   throw UsageError(fmt::format("the gradient of '{}' is not finite (NaN or infinite); nothing was changed", name));
 }
@@ -553,8 +540,7 @@ std::string DataParallelEngine::Inside::describe() const {
   }
   if (!has_kernels(*optimizer)) text += "; the optimizer is torch's own and steps once, on one thread";
   if (options.logical_shards > 0) {
-    // A worker keeps a part for each subtree that it has not completed yet.
-    const std::size_t most = parts_at_once(shards, options.replicas);
+    const std::size_t most = most_parts_at_once(shards, options.replicas);
     text += fmt::format(
         "; {} logical shards, the same bits on any number of replicas: {} passes of {} of the batch a "
         "replica, and up to {} of gradients each",

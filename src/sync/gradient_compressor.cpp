@@ -16,6 +16,7 @@
 #include <tutti/collective/collectives.hpp>
 #include <tutti/kernels/compression.hpp>
 #include <tutti/kernels/fold.hpp>
+#include <tutti/sync/compression_plan.hpp>
 
 namespace tutti {
 namespace {
@@ -81,11 +82,6 @@ using Word = std::int32_t;
 template <typename T>
 constexpr std::size_t kWordsEach = 1 + sizeof(T) / sizeof(Word);
 
-std::size_t count_of(const TopK& top_k, std::size_t length) {
-  const double share = std::round(top_k.fraction * static_cast<double>(length));
-  return std::min(length, std::max(std::size_t{1}, static_cast<std::size_t>(share)));
-}
-
 template <typename T>
 Word* write(const BasicSparseGradient<T>& sparse, Word* to) {
   const std::size_t count = sparse.indices.size();
@@ -105,40 +101,10 @@ const Word* read(const Word* from, std::size_t count, BasicSparseGradient<T>& sp
   return from + count * kWordsEach<T>;
 }
 
-// --- PowerSgd ---
-
-// Where a piece's factors stand in the two messages: P, or the piece itself where it is sent whole, in the first, and Q
-// in the second.
-struct LowRankPiece {
-  bool is_matrix = false;
-  LowRankShape shape;
-  Slice first;
-  Slice second;
-};
-
-struct LowRankPlan {
-  std::vector<LowRankPiece> pieces;
-  std::size_t first_length = 0;
-  std::size_t second_length = 0;
-};
-
-LowRankPlan plan_of(const GradientBuffers& gradients, const PowerSgd& power_sgd) {
-  LowRankPlan plan;
-  for (const Piece& piece : gradients.pieces()) {
-    LowRankPiece& planned = plan.pieces.emplace_back();
-    const std::size_t length = piece.slice.count;
-    if (piece.shape.size() >= 2 && length > 0) {
-      const auto rows = static_cast<std::size_t>(piece.shape[0]);
-      planned.shape = {rows, length / rows, static_cast<std::size_t>(power_sgd.rank)};
-      const auto& [_, columns, rank] = planned.shape;
-      planned.is_matrix = rank < std::min(rows, columns) && rank * (rows + columns) < length;
-    }
-    planned.first = {plan.first_length, planned.is_matrix ? planned.shape.rows * planned.shape.rank : length};
-    planned.second = {plan.second_length, planned.is_matrix ? planned.shape.columns * planned.shape.rank : 0};
-    plan.first_length = planned.first.end();
-    plan.second_length = planned.second.end();
-  }
-  return plan;
+std::vector<GradientShape> shapes_of(const GradientBuffers& gradients) {
+  std::vector<GradientShape> shapes;
+  for (const Piece& piece : gradients.pieces()) shapes.push_back(piece.shape);
+  return shapes;
 }
 
 // FNV-1a: the same on every platform.
@@ -386,12 +352,12 @@ std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers
   const std::vector<const std::vector<T>*> remains = remains_of<T>(gradients);
   const std::span<T> left = whole(gradients, remains);
   std::size_t words = 0;
-  for (const Piece& piece : gradients.pieces()) words += count_of(top_k, piece.slice.count) * kWordsEach<T>;
+  for (const Piece& piece : gradients.pieces()) words += top_k_count(top_k, piece.slice.count) * kWordsEach<T>;
   const std::span<Word> sent = sent_.of<Word>(words);
   Word* end = sent.data();
   for (const Piece& piece : gradients.pieces()) {
     const std::span<T> values = part(left, piece.slice);
-    const auto largest = tutti::top_k(std::span<const T>(values), count_of(top_k, values.size()));
+    const auto largest = tutti::top_k(std::span<const T>(values), top_k_count(top_k, values.size()));
     end = write(largest, end);
     for (const std::uint32_t index : largest.indices) clear_finite(values[index]);
   }
@@ -404,7 +370,7 @@ std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers
   for (int rank = 0; rank < world.size(); ++rank) {
     for (const Piece& piece : gradients.pieces()) {
       BasicSparseGradient<T> sparse{.indices = {}, .values = {}, .original_len = piece.slice.count};
-      from = read(from, count_of(top_k, piece.slice.count), sparse);
+      from = read(from, top_k_count(top_k, piece.slice.count), sparse);
       add_to(part(mean, piece.slice), sparse);
     }
   }
@@ -435,7 +401,7 @@ std::size_t GradientCompressor::exchange_as(Communicator& world, GradientBuffers
                                             const PowerSgd& power_sgd) {
   const std::vector<const std::vector<T>*> remains = remains_of<T>(gradients);
   const std::span<T> left = whole(gradients, remains);
-  const LowRankPlan plan = plan_of(gradients, power_sgd);
+  const LowRankPlan plan = low_rank_plan(power_sgd, shapes_of(gradients));
   const std::span<T> first = sent_.of<T>(plan.first_length);
   const std::span<T> second = received_.of<T>(plan.second_length);
   const auto for_each_piece = [&](auto f) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <vector>
 
+#include <tutti/base/chunk.hpp>
 #include <tutti/base/reduce_op.hpp>
 #include <tutti/kernels/fold.hpp>
 
@@ -55,6 +56,17 @@ class BlockFold {
   std::vector<std::vector<std::byte>> scratch_;  // by place in the tree
 };
 
+// The next shard becomes a part, and one with its neighbours as far as they meet in the tree.
+void add_shard(int shards, int shard, std::vector<ShardPart>& parts) {
+  parts.push_back({.first = shard});
+  while (parts.size() > 1) {
+    ShardPart& left = parts[parts.size() - 2];
+    if (neighbour_in_tree(shards, left.first, left.count) != parts.back().count) break;
+    left.count += parts.back().count;
+    parts.pop_back();
+  }
+}
+
 }  // namespace
 
 std::optional<int> neighbour_in_tree(int shards, int first, int count) {
@@ -78,16 +90,21 @@ bool is_tree_over_parts(int shards, std::span<const ShardPart> parts) { return i
 
 std::vector<ShardPart> parts_of_shards(int shards, int first, int count) {
   std::vector<ShardPart> parts;
-  for (int shard = first; shard < first + count; ++shard) {
-    parts.push_back({.first = shard});
-    while (parts.size() > 1) {
-      ShardPart& left = parts[parts.size() - 2];
-      if (neighbour_in_tree(shards, left.first, left.count) != parts.back().count) break;
-      left.count += parts.back().count;
-      parts.pop_back();
+  for (int shard = first; shard < first + count; ++shard) add_shard(shards, shard, parts);
+  return parts;
+}
+
+std::size_t most_parts_at_once(int shards, int workers) {
+  std::size_t most = 0;
+  for (int worker = 0; worker < workers; ++worker) {
+    const Slice own = chunk(static_cast<std::size_t>(shards), workers, worker);
+    std::vector<ShardPart> parts;
+    for (std::size_t shard = own.first; shard < own.end(); ++shard) {
+      most = std::max(most, parts.size() + 1);
+      add_shard(shards, static_cast<int>(shard), parts);
     }
   }
-  return parts;
+  return most;
 }
 
 bool fold_shards(DataType type, int shards, std::span<const ShardPart> parts, void* destination, std::size_t length) {

@@ -1,6 +1,9 @@
 #include <tutti/train/footprint.hpp>
 
+#include <tutti/base/chunk.hpp>
 #include <tutti/collective/plan.hpp>
+#include <tutti/sync/compression_plan.hpp>
+#include <tutti/sync/shard_fold.hpp>
 
 namespace tutti {
 namespace {
@@ -9,57 +12,97 @@ double bytes_of(const ValueSpec& spec) {
   return static_cast<double>(element_count(spec.shape).value_or(0)) * (spec.type == ValueType::int64 ? 8 : 4);
 }
 
-double moved_by(const strategy::AllReduce& method, std::int64_t replicas, double bytes) {
-  const auto count_of_replicas = static_cast<double>(replicas);
-  // Each replica reads its slice of the others' gradients.
-  if (std::holds_alternative<Auto>(method.algorithm) || std::holds_alternative<SharedSlices>(method.algorithm) ||
-      is_of_engine(method.algorithm))
-    return (count_of_replicas - 1) * bytes;
+// Each replica reads its slice of the others' gradients, or of what they made of those of their shards.
+double moved_slices(int replicas, int logical_shards, double bytes) {
+  const int shards = logical_shards == 0 ? replicas : logical_shards;
+  std::size_t parts = 0;
+  for (int replica = 0; replica < replicas; ++replica) {
+    const Slice own = chunk(static_cast<std::size_t>(shards), replicas, replica);
+    parts += parts_of_shards(shards, static_cast<int>(own.first), static_cast<int>(own.count)).size();
+  }
+  return static_cast<double>(parts) * bytes * (replicas - 1) / replicas;
+}
+
+// Of an array of `length` that all replicas have.
+double moved_by_all_reduce(const AllReduceStrategy& algorithm, int replicas, const CompressedMessage& message) {
+  const auto bytes = static_cast<double>(message.bytes);
+  if (message.is_gathered) return static_cast<double>(replicas) * (replicas - 1) * bytes;
+  if (std::holds_alternative<Auto>(algorithm) || std::holds_alternative<SharedSlices>(algorithm) ||
+      is_of_engine(algorithm))
+    return (replicas - 1) * bytes;
   // Plans of many ranks are long; all ranks together send about so much, whatever the algorithm.
-  constexpr std::int64_t kMostPlanned = 256;
-  if (replicas > kMostPlanned) return 2 * (count_of_replicas - 1) * bytes;
-  const auto length = static_cast<std::size_t>(bytes / 4);
+  constexpr int kMostPlanned = 256;
+  if (replicas > kMostPlanned) return 2.0 * (replicas - 1) * bytes;
   double elements = 0;
-  for (int rank = 0; rank < static_cast<int>(replicas); ++rank) {
+  for (int rank = 0; rank < replicas; ++rank) {
     Plan plan;
     make_plan({.call = CallKind::all_reduce,
-               .algorithm = method.algorithm,
+               .algorithm = algorithm,
                .rank = Rank{rank},
-               .size = static_cast<int>(replicas),
-               .length = length},
+               .size = replicas,
+               .length = message.length},
               plan);
     elements += static_cast<double>(count(plan).elements_sent);
   }
-  return 4 * elements;
+  return message.length == 0 ? 0 : elements * bytes / static_cast<double>(message.length);
+}
+
+double moved_by(const strategy::AllReduce& method, int replicas, const std::vector<GradientShape>& shapes) {
+  double moved = 0;
+  const bool is_direct =
+      std::holds_alternative<Auto>(method.algorithm) && std::holds_alternative<NoCompression>(method.compression);
+  for (const CompressedMessage& message : compressed_messages(method.compression, shapes, DataType::float32)) {
+    moved += is_direct ? moved_slices(replicas, method.logical_shards, static_cast<double>(message.bytes))
+                       : moved_by_all_reduce(method.algorithm, replicas, message);
+  }
+  return moved;
+}
+
+// Parameters that each replica has to itself, by number.
+std::vector<bool> private_parameters(const Graph& graph) {
+  std::vector<bool> is_private(graph.parameters().size());
+  for (const GraphNode& node : graph.nodes()) {
+    if (!graph.is_private(node)) continue;
+    for (const std::size_t parameter : node.parameters) is_private[parameter] = true;
+  }
+  return is_private;
 }
 
 }  // namespace
 
 Footprint footprint_of(const Run& run) {
-  double trained = 0;
-  Footprint footprint;
-  for (const GraphParameter& parameter : run.graph.parameters()) {
+  const Graph& graph = run.graph;
+  const auto* parallel = std::get_if<strategy::DataParallel>(&graph.effective_strategy());
+  const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation);
+  Footprint footprint{.replicas = parallel == nullptr ? 1 : parallel->num_replicas};
+  const auto replicas = static_cast<double>(footprint.replicas);
+
+  const std::vector<bool> is_private = private_parameters(graph);
+  std::vector<GradientShape> averaged;  // of all replicas
+  double shared = 0;
+  double own = 0;
+  for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
+    const GraphParameter& parameter = graph.parameters()[i];
     const double bytes = bytes_of({.shape = parameter.shape});
-    footprint.parameters += bytes;
-    if (!parameter.is_frozen) trained += bytes;
+    footprint.parameters += is_private[i] ? replicas * bytes : bytes;
+    if (parameter.is_frozen) continue;
+    (is_private[i] ? own : shared) += bytes;
+    if (!is_private[i]) averaged.push_back(parameter.shape);
   }
-  for (const GraphNode& node : run.graph.nodes()) {
+  for (const GraphNode& node : graph.nodes()) {
     for (const BufferSpec& buffer : node.resolved.buffers)
-      footprint.parameters += bytes_of({.shape = buffer.shape, .type = buffer.type});
+      footprint.parameters += replicas * bytes_of({.shape = buffer.shape, .type = buffer.type});
   }
-  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
-  const std::int64_t replicas = parallel == nullptr ? 1 : parallel->num_replicas;
-  footprint.replicas = replicas;
-  footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * trained;
-  footprint.gradients = static_cast<double>(replicas) * trained;
-  for (const GraphInput& input : run.graph.inputs()) footprint.values += bytes_of(input.spec);
-  for (const GraphNode& node : run.graph.nodes()) footprint.values += bytes_of(node.resolved.output);
+  footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * (shared + replicas * own);
+  const std::size_t parts = method == nullptr || method->logical_shards == 0
+                                ? 1
+                                : most_parts_at_once(method->logical_shards, static_cast<int>(footprint.replicas));
+  footprint.gradients = replicas * static_cast<double>(parts) * (shared + own);
+  for (const GraphInput& input : graph.inputs()) footprint.values += bytes_of(input.spec);
+  for (const GraphNode& node : graph.nodes()) footprint.values += bytes_of(node.resolved.output);
   footprint.values *= static_cast<double>(run.data.batch_size);
-  if (std::holds_alternative<strategy::Local>(run.graph.effective_strategy())) footprint.moved = 0;
-  if (parallel != nullptr) {
-    if (const auto* method = std::get_if<strategy::AllReduce>(&parallel->aggregation))
-      footprint.moved = replicas > 1 ? moved_by(*method, replicas, trained) : 0;
-  }
+  if (std::holds_alternative<strategy::Local>(graph.effective_strategy())) footprint.moved = 0;
+  if (method != nullptr) footprint.moved = moved_by(*method, static_cast<int>(footprint.replicas), averaged);
   return footprint;
 }
 

@@ -1,5 +1,6 @@
 #include <tutti/train/loss.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -44,12 +45,19 @@ Loss resolve_cross_entropy(const Options& options, const ValueSpec& output, cons
           fmt::format("expected {} weights, one for each class, found {}", output.shape.back(), value->size()));
     std::vector<double> numbers;
     for (const JsonValue& one : value->elements()) numbers.push_back(one.number({.min = 0}));
+    if (std::ranges::all_of(numbers, [](double number) { return number == 0; }))
+      throw value->error("expected a class that counts for something, found zeros alone");
     weights = torch::tensor(numbers, torch::kFloat32);
   }
-  return {[smoothing, weights](const torch::Tensor& found, const torch::Tensor& target) {
+  return {[smoothing, weights](const torch::Tensor& found, const torch::Tensor& target) -> WeightedLoss {
     auto its = F::CrossEntropyFuncOptions().label_smoothing(smoothing);
-    if (weights.defined()) its.weight(weights.to(found.scalar_type()));
-    return F::cross_entropy(by_class(found), target.reshape(-1), its);
+    const torch::Tensor classes = target.reshape(-1);
+    if (!weights.defined()) return F::cross_entropy(by_class(found), classes, its);
+    // A mean by the weights of the classes that are there; of rows that count for nothing it would be no number.
+    const double weight = weights.index_select(0, classes).sum().item<double>();
+    if (weight == 0) return {found.sum() * 0, 0.0};
+    its.weight(weights.to(found.scalar_type()));
+    return {F::cross_entropy(by_class(found), classes, its), weight};
   }};
 }
 

@@ -31,10 +31,10 @@ TrialRows slice_rows(const TrialRows& all, const Rows& rows) {
   return result;
 }
 
-torch::Tensor zeros(const ValueSpec& spec, std::int64_t rows) {
-  std::vector<std::int64_t> sizes{rows};
-  sizes.insert(sizes.end(), spec.shape.begin(), spec.shape.end());
-  return torch::zeros(sizes, spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32);
+// Classes and tokens are 0: there is always one.
+torch::Tensor draw(const ValueSpec& spec, std::int64_t rows) {
+  const Shape sizes = with_rows(rows, spec.shape);
+  return spec.type == ValueType::int64 ? torch::zeros(sizes, torch::kInt64) : torch::randn(sizes);
 }
 
 double most_resident_bytes() {
@@ -65,8 +65,8 @@ double measure_memory(const Run& run) {
   DataParallel<GraphModule> model(net, net->groups(*options), *options, engine);
   for (int step = 0; step < kSteps; ++step) {
     TrialRows rows;
-    for (const GraphInput& input : run.graph.inputs()) rows.inputs.push_back(zeros(input.spec, run.data.batch_size));
-    rows.target = zeros(run.data.opened_by.description.target, run.data.batch_size);
+    for (const GraphInput& input : run.graph.inputs()) rows.inputs.push_back(draw(input.spec, run.data.batch_size));
+    rows.target = draw(run.data.opened_by.description.target, run.data.batch_size);
     model.step(rows, [&](GraphModule& module, const TrialRows& mine) {
       return run.loss.compute(module.forward(mine.inputs).front(), mine.target);
     });

@@ -9,37 +9,53 @@ namespace {
 
 constexpr std::int64_t kMostRows = 1'000'000'000;
 
-// A name alone, or an object with a name and options.
-template <typename Type>
-std::pair<const Type*, Options> named(const NamedTypes<Type>& types, const JsonValue& value) {
-  if (value.is_string()) return {&types.at(value), Options(JsonDocument::parse("{}").root())};
-  if (!value.is_object()) throw value.expected("a name, or an object with a name and options");
-  Options options(value);
-  return {&types.at(options.at("name")), options};
-}
-
-// Options of a name alone are an empty object elsewhere: what they complain about is said of the name.
+// What users' functions refuse is told at the place that it is about.
 template <typename F>
-auto at_place(const JsonValue& value, F f) {
-  if (!value.is_string()) return f();
+auto told_at(const JsonValue& place, F f) {
   try {
     return f();
   } catch (const UsageError& error) {
-    const std::string what = error.what();
-    const std::size_t colon = what.find(": ");
-    throw value.error(colon == std::string::npos ? what : what.substr(colon + 2));
+    throw place.placed(error);
   }
 }
 
+// A name alone, or an object with a name and options.
+std::string name_in(const JsonValue& value) {
+  if (!value.is_string() && !value.is_object()) throw value.expected("a name, or an object with a name and options");
+  return value.is_string() ? value.string() : value.at("name").string();
+}
+
+std::optional<std::string> own_name(const Options& options) {
+  const std::optional<JsonValue> as = options.find("as");
+  if (!as) return std::nullopt;
+  told_at(*as, [&] { detail::refuse_unless_name("as", as->string()); });
+  return as->string();
+}
+
 template <typename Type>
-auto resolve_named(const NamedTypes<Type>& types, const JsonValue& value, const ValueSpec& output,
+auto resolve_named(const NamedTypes<Type>& types, const Options& options, const ValueSpec& output,
                    const DataDescription& data) {
-  const auto [type, options] = named(types, value);
-  return at_place(value, [&, its = type, &given = options] {
-    auto result = its->resolve(given, output, data);
-    given.refuse_other_keys({"name"});
-    return result;
-  });
+  const JsonValue& value = options.object();
+  const Type& type = types.at(value.is_string() ? value : options.at("name"));
+  auto result = told_at(value, [&] { return type.resolve(options, output, data); });
+  options.refuse_other_keys({"name"});
+  return result;
+}
+
+// Each is told by its name, or by the one that "as" gives it.
+std::vector<RunMetric> read_metrics(const JsonValue& list, const MetricRegistry& registry, const ValueSpec& output,
+                                    const DataDescription& data) {
+  std::vector<RunMetric> metrics;
+  for (const JsonValue& value : list.elements()) {
+    const std::string type = name_in(value);
+    const Options options(value);
+    std::string name = own_name(options).value_or(type);
+    Metric metric = resolve_named(registry, options, output, data);
+    if (std::ranges::find(metrics, name, &RunMetric::name) != metrics.end())
+      throw value.error(fmt::format("the metric '{}' is there twice; \"as\" gives one of them another name", name));
+    metrics.push_back({std::move(name), std::move(metric)});
+  }
+  return metrics;
 }
 
 // Inputs go by their names; where there is one of each, it is the same whatever its name.
@@ -154,7 +170,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   const Options data_options(data_value);
   const DataSourceType& type = registry.data_sources.at(data_options.at("source"));
   RunData data{.source = type.name,
-               .opened_by = type.resolve(data_options),
+               .opened_by = told_at(data_value, [&] { return type.resolve(data_options); }),
                .batch_size = data_options.integer("batch_size", {.min = 1, .max = kMostRows}),
                .input_order = {}};
   data_options.refuse_other_keys({});
@@ -166,23 +182,18 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   const ValueSpec output = graph.value(graph.outputs().front().value);
 
   const JsonValue loss_value = value.at("loss");
-  Loss loss = resolve_named(registry.losses, loss_value, output, description);
+  const std::string loss_name = name_in(loss_value);
+  Loss loss = resolve_named(registry.losses, Options(loss_value), output, description);
   std::vector<RunMetric> metrics;
-  if (const std::optional<JsonValue> list = value.find("metrics")) {
-    for (const JsonValue& one : list->elements()) {
-      const std::string name = one.is_string() ? one.string() : one.at("name").string();
-      if (std::ranges::find(metrics, name, &RunMetric::name) != metrics.end())
-        throw one.error(fmt::format("the metric '{}' is there twice", name));
-      metrics.push_back({name, resolve_named(registry.metrics, one, output, description)});
-    }
-  }
+  if (const std::optional<JsonValue> list = value.find("metrics"))
+    metrics = read_metrics(*list, registry.metrics, output, description);
   const std::optional<JsonValue> train = value.find("train");
   const std::optional<JsonValue> folder = value.find("output");
   if (folder && folder->string().empty()) throw folder->expected("a folder");
   Run run{.seed = seed ? seed->unsigned_integer() : 0,
           .data = std::move(data),
           .graph = std::move(graph),
-          .loss_name = loss_value.is_string() ? loss_value.string() : loss_value.at("name").string(),
+          .loss_name = loss_name,
           .loss = std::move(loss),
           .metrics = std::move(metrics),
           .optimizer = optimizer_from_json(value.at("optimizer")),

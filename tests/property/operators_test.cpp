@@ -5,7 +5,7 @@
 
 #include "support/operator_cases.hpp"
 
-namespace tutti {
+namespace tutti::operators_test {
 namespace {
 
 constexpr std::uint64_t kCases = 60;
@@ -72,4 +72,4 @@ TEST(Operators, AreAllHere) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::operators_test

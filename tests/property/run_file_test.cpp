@@ -6,5 +6,7 @@ namespace {
 
 TEST(RunFile, IsReadOrRefusedAtAPlaceWhateverIsChangedInIt) { try_mutations(5'000 / kEveryWhereSanitized); }
 
+TEST(LongRunFile, IsReadOrRefusedAtAPlaceWhateverIsChangedInItAHundredThousandTimes) { try_mutations(100'000); }
+
 }  // namespace
 }  // namespace tutti::testing

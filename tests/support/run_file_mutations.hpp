@@ -142,6 +142,7 @@ inline bool names_a_place(const std::string& message) {
 }
 
 inline void try_mutations(unsigned count) {
+  std::filesystem::current_path(TUTTI_EXAMPLES);  // where they find their files
   const std::vector<std::string> texts = examples();
   ASSERT_FALSE(texts.empty());
   const Registry registry;

@@ -13,7 +13,7 @@
 #include "support/torch_nets.hpp"
 #include "support/usage_error.hpp"
 
-namespace tutti {
+namespace tutti::data_parallel_misuse_test {
 namespace {
 
 using ::testing::AllOf;
@@ -664,4 +664,4 @@ TEST(DataParallelMisuse, AReplicaThatMissesTheDeadlineIsNamedAndMayStillGoOnWhen
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::data_parallel_misuse_test

@@ -11,7 +11,7 @@
 #include "support/large_batch.hpp"
 #include "support/torch_nets.hpp"
 
-namespace tutti {
+namespace tutti::data_parallel_modules_test {
 namespace {
 
 using testing::Batch;
@@ -331,4 +331,4 @@ TEST(DataParallel, CanBeMoved) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::data_parallel_modules_test

@@ -10,7 +10,7 @@
 #include "support/torch_nets.hpp"
 #include "support/usage_error.hpp"
 
-namespace tutti {
+namespace tutti::data_parallel_test {
 namespace {
 
 using testing::Batch;
@@ -462,4 +462,4 @@ TEST(DataParallel, AccumulatesParametersThatOnlySomeStepsUse) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::data_parallel_test

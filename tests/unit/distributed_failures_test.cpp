@@ -12,7 +12,7 @@
 
 #include "support/distributed_net.hpp"
 
-namespace tutti {
+namespace tutti::distributed_failures_test {
 namespace {
 
 using namespace testing;  // the network
@@ -347,4 +347,4 @@ TEST(DistributedModule, AStateThatIsNotItsParametersIsRefusedBeforeAnythingIsWri
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::distributed_failures_test

@@ -16,7 +16,7 @@
 
 #include "support/distributed_net.hpp"
 
-namespace tutti {
+namespace tutti::distributed_module_test {
 namespace {
 
 using namespace testing;  // the network
@@ -506,4 +506,4 @@ TEST(DistributedModule, AutocastAndSyncedBatchNormEqualTheLargeBatch) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::distributed_module_test

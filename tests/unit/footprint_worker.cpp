@@ -25,8 +25,7 @@ std::uint64_t most_resident_bytes() {
 }
 
 torch::Tensor draw(const ValueSpec& spec, std::int64_t rows, std::int64_t classes) {
-  std::vector<std::int64_t> sizes{rows};
-  sizes.insert(sizes.end(), spec.shape.begin(), spec.shape.end());
+  const Shape sizes = with_rows(rows, spec.shape);
   if (spec.type == ValueType::int64) return torch::randint(0, std::max<std::int64_t>(classes, 1), sizes, torch::kInt64);
   return torch::randn(sizes);
 }
@@ -37,7 +36,13 @@ void train(const Run& run, int steps) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
   const int replicas = parallel == nullptr ? 1 : static_cast<int>(parallel->num_replicas);
   const auto options = torch_options(run.optimizer);
-  DataParallel<GraphModule> model(net, net->groups(*options), *options, {.replicas = replicas});
+  DataParallelOptions engine{.replicas = replicas, .clip_norm = run.train.clip_norm};
+  if (const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation)) {
+    engine.algorithm = method->algorithm;
+    engine.compression = method->compression;
+    engine.logical_shards = method->logical_shards;
+  }
+  DataParallel<GraphModule> model(net, net->groups(*options), *options, engine);
   using Batch = std::tuple<torch::Tensor, torch::Tensor>;
   const DataDescription& data = run.data.opened_by.description;
   for (int step = 0; step < steps; ++step) {

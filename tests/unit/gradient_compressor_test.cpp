@@ -19,6 +19,7 @@
 #include <tutti/base/random.hpp>
 #include <tutti/collective/run_ranks.hpp>
 #include <tutti/kernels/fold.hpp>
+#include <tutti/sync/compression_plan.hpp>
 #include <tutti/sync/threaded_gradient_sync.hpp>
 
 #include "support/sample.hpp"
@@ -545,6 +546,11 @@ TEST(CompressionTally, CountsTheBytesThatAWorkerContributed) {
         const std::uint64_t sent = 3 * (type == DataType::float32 ? of_float32 : of_float64);
         EXPECT_EQ(tally.gradients, Bytes{3 * 610 * size_of(type)});
         EXPECT_EQ(tally.sent, Bytes{sent}) << to_string(compression);
+        std::size_t planned = 0;
+        const std::vector<GradientShape> shapes{{20, 30}, {10}};
+        for (const CompressedMessage& message : compressed_messages(compression, shapes, type))
+          planned += message.bytes;
+        EXPECT_EQ(3 * planned, sent) << to_string(compression);
         EXPECT_EQ(tally.saved(), static_cast<std::int64_t>(tally.gradients.value) - static_cast<std::int64_t>(sent));
       }
     });

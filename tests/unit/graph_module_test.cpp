@@ -12,7 +12,7 @@
 #include "support/torch_nets.hpp"
 #include "support/usage_error.hpp"
 
-namespace tutti {
+namespace tutti::graph_module_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -423,6 +423,92 @@ TEST(ModuleOperator, ALayerUnderTwoNamesIsOne) {
   EXPECT_EQ(GraphModule(graph).groups(torch::optim::SGDOptions(0.1)).front().params().size(), 2u);
 }
 
+TEST(ModuleOperator, ItsFirstValuesFollowFromTheSeedAndThePath) {
+  const auto graph_with = [](const std::string& id) {
+    return GraphBuilder().input("x", {4}).node(id, "gate", {"x"}, {{"hidden", 5}}).output(id).build(with_gate());
+  };
+  const auto weight = [](const Graph& graph, std::uint64_t seed) {
+    (void)torch::rand({3});  // whatever was drawn before
+    return GraphModule(graph, seed).parameters().front().detach().clone();
+  };
+  const Graph graph = graph_with("gate");
+  EXPECT_TRUE(torch::equal(weight(graph, 7), weight(graph, 7)));
+  EXPECT_FALSE(torch::equal(weight(graph, 7), weight(graph, 8)));
+  EXPECT_FALSE(torch::equal(weight(graph, 7), weight(graph_with("other"), 7)));
+}
+
+struct HalfFrozen : torch::nn::Module {
+  HalfFrozen() {
+    weight = register_parameter("weight", torch::ones({4}));
+    fixed = register_parameter("fixed", torch::ones({4}), /*requires_grad=*/false);
+  }
+  Tensor weight, fixed;
+};
+
+TEST(ModuleOperator, WhatItsModuleFrozeIsFrozenUnlessTheNodeSaysOtherwise) {
+  OperatorRegistry operators;
+  operators.add(module_operator(
+      {.name = "half",
+       .make = [](const Options&, std::span<const ValueSpec>) { return std::make_shared<HalfFrozen>(); },
+       .forward =
+           [](torch::nn::Module& module, std::span<const Tensor> inputs) {
+             return inputs[0] * static_cast<HalfFrozen&>(module).weight + static_cast<HalfFrozen&>(module).fixed;
+           }}));
+  const auto frozen = [&](const Json& options) {
+    const Graph graph = GraphBuilder().input("x", {4}).node("y", "half", {"x"}, options).output("y").build(operators);
+    std::vector<bool> result;
+    GraphModule module(graph);
+    for (const GraphParameter& parameter : graph.parameters()) {
+      result.push_back(parameter.is_frozen);
+      EXPECT_EQ(module.named_parameters()[parameter.path].requires_grad(), !parameter.is_frozen) << parameter.path;
+    }
+    return result;
+  };
+  EXPECT_EQ(frozen(Json::object()), (std::vector{false, true}));
+  EXPECT_EQ(frozen({{"frozen", false}}), (std::vector{false, false}));
+  EXPECT_EQ(frozen({{"frozen", true}}), (std::vector{true, true}));
+}
+
+TEST(GraphModule, NamesTheNodeThatFails) {
+  OperatorRegistry operators = with_gate();
+  operators.add({.name = "refuses", .resolve = [](const Options&, std::span<const ValueSpec> inputs) {
+                   return Operator{.output = inputs[0],
+                                   .compute = [](const OperatorCall&) -> Tensor { throw UsageError("not today"); }};
+                 }});
+  const Graph graph =
+      GraphBuilder()
+          .input("tokens", {3}, ValueType::int64)
+          .graph("body", {"tokens"},
+                 GraphBuilder().node("embed", "embedding", {"tokens"}, {{"entries", 5}, {"units", 2}}).output("embed"))
+          .node("last", "refuses", {"body"})
+          .output("last")
+          .build(operators);
+  GraphModule module(graph);
+  try {
+    (void)module.forward(torch::full({2, 3}, 5, torch::kInt64));
+    FAIL() << "an index beyond the table was taken";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the node 'body.embed' (embedding): index out of range in self");
+  }
+  EXPECT_EQ(testing::usage_error([&] {
+              (void)module.forward(torch::zeros({2, 3}, torch::kInt64));
+            }),
+            "the node 'last' (refuses): not today");
+}
+
+TEST(GraphModule, OfThousandsOfNodesIsMadeAndComputes) {
+  GraphBuilder builder;
+  builder.input("x", {1});
+  std::string before = "x";
+  for (int i = 0; i < 5000; ++i) {
+    const std::string id = "n" + std::to_string(i);
+    builder.node(id, "linear", {before}, {{"units", 1}, {"init", "ones"}, {"bias", false}});
+    before = id;
+  }
+  GraphModule module(builder.output(before).build());
+  EXPECT_TRUE(torch::equal(module.forward(torch::full({2, 1}, 3.0)), torch::full({2, 1}, 3.0)));
+}
+
 TEST(ModuleOperator, RefusesWhatFailsAtItsPlace) {
   const auto refused = [](const Json& options, const Shape& shape = {4}) {
     return testing::usage_error([&] {
@@ -437,4 +523,4 @@ TEST(ModuleOperator, RefusesWhatFailsAtItsPlace) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::graph_module_test

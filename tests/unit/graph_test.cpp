@@ -90,6 +90,49 @@ TEST(Graph, WarnsOfWhatNothingUses) {
   EXPECT_THAT(graph.parameters(), IsEmpty());
 }
 
+TEST(Graph, ChecksWhatNothingUses) {
+  const auto with_unused = [](const std::string& options) {
+    return refused(with_nodes(R"({"id": "last", "op": "relu", "inputs": ["image"]}, {"id": "lost", )" + options +
+                              R"(}, {"id": "more", "op": "flatten", "inputs": ["lost"]})"));
+  };
+  EXPECT_EQ(with_unused(R"("op": "linear", "inputs": ["image"], "units": 3)"), "(no error)");
+  EXPECT_THAT(with_unused(R"("op": "linear", "inputs": ["image"], "unit": 3)"), HasSubstr("graph.lost: missing key"));
+  EXPECT_THAT(with_unused(R"("op": "add", "inputs": ["image"])"), HasSubstr("graph.lost.inputs: add takes at least 2"));
+  EXPECT_THAT(with_unused(R"("op": "conv2d", "inputs": ["image"], "filters": 4, "kernel": 9)"),
+              HasSubstr("graph.lost: nothing is left of an input"));
+  EXPECT_THAT(with_unused(R"("op": "linear", "inputs": ["image"], "units": 3, "init": "big")"),
+              HasSubstr("graph.lost.init: expected"));
+}
+
+TEST(Graph, AParameterOfANodeThatNothingUsesCanBeAnothers) {
+  const Graph graph = read(with_nodes(R"({"id": "lost", "op": "linear", "inputs": ["image"], "units": 8},
+      {"id": "last", "op": "linear", "inputs": ["image"], "units": 8, "tied": {"weight": "lost.weight"}})"));
+  std::vector<std::string> paths;
+  for (const GraphParameter& parameter : graph.parameters()) paths.push_back(parameter.path);
+  EXPECT_THAT(paths, ElementsAre("lost.weight", "last.bias"));
+}
+
+// A chain of subgraphs that each hand on what the one before does, and as many nodes.
+TEST(Graph, OfThousandsOfNodesIsReadInLinearTime) {
+  constexpr int kNodes = 20'000;
+  Json nodes = Json::array();
+  std::string before = "image";
+  for (int i = 0; i < kNodes; ++i) {
+    const std::string id = "n" + std::to_string(i);
+    if (i % 2 == 0) {
+      nodes.push_back({{"id", id}, {"op", "relu"}, {"inputs", {before}}});
+    } else {
+      nodes.push_back(
+          {{"id", id}, {"op", "graph"}, {"inputs", {{"x", before}}}, {"nodes", Json::array()}, {"outputs", {"x"}}});
+    }
+    before = id;
+  }
+  nodes.push_back({{"id", "last"}, {"op", "linear"}, {"inputs", {before}}, {"units", 2}});
+  const Graph graph = read(Json{{"inputs", {{"image", {4}}}}, {"nodes", nodes}, {"outputs", {"last"}}}.dump());
+  EXPECT_EQ(graph.nodes().size(), kNodes / 2 + 1u);
+  EXPECT_EQ(graph.value(graph.outputs().front().value).shape, Shape{2});
+}
+
 TEST(Graph, RefusesWhatCannotBeAndNamesThePlace) {
   struct Case {
     std::string text, message;
@@ -215,7 +258,11 @@ TEST(Graph, RefusesInitialisersAndTiesThatCannotBe) {
        "'last.weight' of the shape [64, 64] cannot be 'first.bias' of the shape [64]"},
       {R"(, "tied": {"weight": "last.weight"})", "'last.weight' is tied to itself"},
       {R"(, "tied": "first", "frozen": true)", "differ in frozen or lr_factor"},
-      {R"(, "tied": {"weights": "first.weight"})", "did you mean"}};
+      {R"(, "tied": {"weights": "first.weight"})", "did you mean"},
+      {R"(, "tied": {"weight": "first.weight"}, "init": "zeros")",
+       "graph.last.init: the weights of this node are tied, and hold what the others do"},
+      {R"(, "tied": "first", "init": {"bias": "zeros"})",
+       "graph.last.init.bias: it is tied, and holds what the other one does"}};
   for (const auto& [options, message] : cases) EXPECT_THAT(refused_with(options), HasSubstr(message)) << options;
   EXPECT_EQ(refused_with(R"(, "tied": "first")"), "(no error)");
   EXPECT_THAT(refused_with(R"(, "tied": {"weight": "first.weight"})", R"(, "tied": {"weight": "last.weight"})"),
@@ -283,12 +330,50 @@ TEST(Graph, RefusesStrategiesThatCannotBeInsideEachOther) {
   EXPECT_EQ(name_of(graph.effective_strategy()), "DataParallel");
 }
 
-TEST(Graph, RefusesPartitionsOfNodesThatAreNotThere) {
-  const auto cut = [](const std::string& id) {
-    return nested(R"(, "strategy": {"type": "ModelParallel", "partitions": [{"node_ids": ["last", ")" + id +
+TEST(Graph, ParametersThatArePrivateToEachReplicaAreTiedAmongThemselvesAlone) {
+  const auto tied_to = [](const std::string& to, const std::string& strategy = kReplicated) {
+    const auto linear = [](const std::string& id, const std::string& options = "") {
+      return R"({"id": ")" + id + R"(", "op": "linear", "inputs": ["image"], "units": 4)" + options + "}";
+    };
+    const std::string own = R"("op": "graph", "inputs": ["image"], "strategy": {"type": "Local"}, "nodes": [)";
+    return R"({"inputs": {"image": [4]}, "nodes": [)" + linear("all") + R"(, {"id": "mine", )" + own + linear("a") +
+           "," + linear("b", R"(, "tied": ")" + to + R"(")") + R"(], "outputs": ["a", "b"]},
+           {"id": "sum", "op": "add", "inputs": ["all", "mine.a", "mine.b"]}], "outputs": ["sum"])" +
+           strategy + "}";
+  };
+  EXPECT_EQ(refused(tied_to("mine.a")), "(no error)");
+  EXPECT_THAT(refused(tied_to("all")),
+              HasSubstr("graph.mine.b.tied: 'mine.b.weight' is private to each replica or client, and 'all.weight' is "
+                        "shared by all"));
+  EXPECT_EQ(refused(tied_to("all", "")), "(no error)");
+  Graph graph = read(tied_to("all", ""));
+  EXPECT_FALSE(graph.is_private(graph.nodes()[1]));
+  EXPECT_THAT(testing::usage_error([&] { graph.set_strategy(strategy::DataParallel{.num_replicas = 2}); }),
+              HasSubstr("'all.weight' is one parameter of the nodes 'all' and 'mine.b'"));
+  EXPECT_FALSE(graph.is_distributed());
+  graph = read(tied_to("mine.a"));
+  EXPECT_FALSE(graph.is_private(graph.nodes()[0]));
+  EXPECT_TRUE(graph.is_private(graph.nodes()[1]));
+}
+
+TEST(Graph, RefusesPartitionsOfNodesThatAreNotThereOrThereTwice) {
+  const auto cut = [](const std::string& id, const std::string& first = "last") {
+    return nested(R"(, "strategy": {"type": "ModelParallel", "partitions": [{"node_ids": [")" + first + R"(", ")" + id +
                       R"("], "target": {"WorkerId": "w0"}}], "communication": {"protocol": "Direct"}})",
                   "");
   };
+  EXPECT_THAT(refused(cut("body.deep.act", "body")),
+              HasSubstr("graph.strategy.partitions[0].node_ids[1]: the node 'body.deep.act' is in 'body', which "
+                        "partitions[0] has"));
+  EXPECT_THAT(refused(cut("body.deep", "body.deep.act")),
+              HasSubstr("the subgraph 'body.deep' holds 'body.deep.act', which partitions[0] has"));
+  Graph graph = read(nested("", ""));
+  EXPECT_EQ(testing::usage_error([&] {
+              graph.set_strategy(
+                  strategy::ModelParallel{.partitions = {{.node_ids = {"last"}, .target = strategy::WorkerId{"w0"}},
+                                                         {.node_ids = {"bodi"}, .target = strategy::WorkerId{"w1"}}}});
+            }),
+            "ModelParallel: partitions[1].node_ids[0]: there is no node 'bodi'; did you mean 'body'?");
   EXPECT_EQ(refused(cut("body.deep.act")), "(no error)");
   EXPECT_EQ(refused(cut("body")), "(no error)");
   EXPECT_THAT(refused(cut("body.deep.acts")),
@@ -315,6 +400,29 @@ TEST(GraphBuilder, MakesTheSameGraphAsAFile) {
       "outputs": ["logits"], "strategy": {"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}})");
   EXPECT_EQ(built.to_json(), file.to_json());
   EXPECT_EQ(paths_of(built), paths_of(file));
+}
+
+TEST(GraphBuilder, NamesTheInputsOfASubgraph) {
+  const auto around = [](const auto& add_body) {
+    GraphBuilder builder;
+    builder.input("image", {4}).node("stem", "relu", {"image"});
+    add_body(builder);
+    return builder.output("body").build();
+  };
+  const Graph named = around([](GraphBuilder& builder) {
+    builder.graph("body",
+                  GraphBuilder().takes("x", "stem").takes("y", "image").node("sum", "add", {"x", "y"}).output("sum"));
+  });
+  EXPECT_THAT(paths_of(named), ElementsAre("stem", "body.sum"));
+  EXPECT_EQ(named.nodes()[1].inputs, (std::vector<std::size_t>{1, 0}));
+  EXPECT_EQ(read(named.to_json().dump()).to_json(), named.to_json());
+  const auto refused_body = [&](const GraphBuilder& body) {
+    return testing::usage_error([&] { (void)around([&](GraphBuilder& builder) { builder.graph("body", body); }); });
+  };
+  EXPECT_THAT(refused_body(GraphBuilder().output("image")), HasSubstr("takes nothing: name its inputs with takes()"));
+  EXPECT_THAT(refused_body(GraphBuilder().input("image", {4}).output("image")), HasSubstr("it declares none"));
+  EXPECT_THAT(testing::usage_error([] { (void)GraphBuilder().takes("x", "a").takes("x", "b"); }),
+              HasSubstr("there is an input 'x' already"));
 }
 
 TEST(GraphBuilder, RefusesWhatCannotBe) {
@@ -344,9 +452,19 @@ TEST(OperatorRegistry, TakesOperatorsOfItsUsers) {
   operators.add({.name = "idle", .resolve = [](const Options&, std::span<const ValueSpec> inputs) {
                    return Operator{.output = inputs[0]};
                  }});
-  EXPECT_THAT(testing::usage_error(
-                  [&] { (void)GraphBuilder().input("x", {4}).node("y", "idle", {"x"}).output("y").build(operators); }),
-              HasSubstr("graph.y: the operator 'idle' does not say how to compute"));
+  operators.add({.name = "picky", .resolve = [](const Options&, std::span<const ValueSpec>) -> Operator {
+                   throw UsageError("it takes pairs");
+                 }});
+  operators.add({.name = "broken", .resolve = [](const Options&, std::span<const ValueSpec>) -> Operator {
+                   throw std::out_of_range("beyond the end\nand more");
+                 }});
+  const auto refused_op = [&](const std::string& op) {
+    return testing::usage_error(
+        [&] { (void)GraphBuilder().input("x", {4}).node("y", op, {"x"}).output("y").build(operators); });
+  };
+  EXPECT_THAT(refused_op("idle"), HasSubstr("graph.y: the operator 'idle' does not say how to compute"));
+  EXPECT_THAT(refused_op("picky"), ::testing::EndsWith(": graph.y: it takes pairs"));
+  EXPECT_THAT(refused_op("broken"), ::testing::EndsWith(": graph.y: beyond the end"));
   const GraphBuilder builder = GraphBuilder().input("x", {4}).node("y", "twice", {"x"}, {{"really", true}}).output("y");
   EXPECT_EQ(builder.build(operators).nodes().front().op, "twice");
   EXPECT_THAT(testing::usage_error([&] { (void)builder.build(); }), HasSubstr("there is no operator 'twice'"));

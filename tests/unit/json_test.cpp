@@ -1,7 +1,11 @@
 #include <tutti/base/json.hpp>
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -344,6 +348,24 @@ class PlacedDocument {
   int column_ = 1;
   std::vector<std::string> places_;
 };
+
+TEST(JsonValue, PlacesErrorsThatHaveNone) {
+  const JsonValue value = parse(R"({"a": 3})").at("a");
+  const std::string placed = value.placed(UsageError("too many")).what();
+  EXPECT_THAT(placed, ::testing::EndsWith(": a: too many"));
+  EXPECT_EQ(value.placed(UsageError(placed)).what(), placed);
+}
+
+TEST(JsonValue, FilesAreFoundFromTheDocumentsFolderFirst) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("tutti-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "net.pt") << "x";
+  std::ofstream(folder / "run.json") << R"({"file": "net.pt", "other": "none.pt"})";
+  const JsonValue root = JsonDocument::read_file(folder / "run.json").root();
+  EXPECT_EQ(root.at("file").file_path(), folder / "net.pt");
+  EXPECT_EQ(root.at("other").file_path(), "none.pt");
+  std::filesystem::remove_all(folder);
+}
 
 void collect_places(const JsonValue& value, std::vector<std::string>& places) {
   places.push_back(place_of(value));

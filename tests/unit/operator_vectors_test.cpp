@@ -10,7 +10,7 @@
 
 #include "support/operator_cases.hpp"
 
-namespace tutti {
+namespace tutti::operator_vectors_test {
 namespace {
 
 using testing::Json;
@@ -125,4 +125,4 @@ TEST(OperatorVectors, AreThereForEveryOperator) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::operator_vectors_test

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tutti {
+namespace tutti::random_draws_test {
 namespace {
 
 using at::Tensor;
@@ -498,4 +498,4 @@ TEST(RandomDraws, BeginWithoutAWarning) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::random_draws_test

@@ -9,7 +9,7 @@
 
 #include "support/usage_error.hpp"
 
-namespace tutti {
+namespace tutti::run_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -74,7 +74,15 @@ TEST(Run, RefusesWhatCannotBeAndNamesThePlace) {
       {"/loss", {{"name", "cross_entropy"}, {"smoothing", 1}}, ": loss: unknown key"},
       {"/loss", {{"name", "cross_entropy"}, {"class_weights", {1, 2}}}, ": loss.class_weights: expected 10 weights"},
       {"/metrics/0", "accurcy", ": metrics[0]: there is no metric 'accurcy'; did you mean 'accuracy'?"},
-      {"/metrics/1", "accuracy", ": metrics[1]: the metric 'accuracy' is there twice"},
+      {"/metrics/1", "accuracy",
+       ": metrics[1]: the metric 'accuracy' is there twice; \"as\" gives one of them another"},
+      {"/metrics/1/as", "accuracy", ": metrics[1]: the metric 'accuracy' is there twice"},
+      {"/metrics/1/as", "top 3", ": metrics[1].as: as: a name is made of letters, digits and _, found 'top 3'"},
+      {"/loss", 3, ": loss: expected a name, or an object with a name and options, found 3"},
+      {"/loss", {{"name", "cross_entropy"}, {"as", "x"}}, ": loss: unknown key"},
+      {"/loss",
+       {{"name", "cross_entropy"}, {"class_weights", Json(10, 0)}},
+       ": loss.class_weights: expected a class that counts for something"},
       {"/metrics/1/k", 11, ": metrics[1].k: expected"},
       {"/optimizer/name", "sdg", ": optimizer.name: expected"},
       {"/optimizer/lr", -1, ": optimizer: sgd: lr: expected a number from 0 on, found -1"},
@@ -137,11 +145,50 @@ TEST(Registry, LossesMetricsAndDataOfUsersCanBeNamed) {
   const DataRows rows = data.train->rows(numbers);
   EXPECT_EQ(rows.inputs.front().size(0), 3);
   EXPECT_EQ(run.metrics.front().metric.measure(rows.target, rows.target).sum, 3);
-  EXPECT_EQ(run.loss.compute(rows.target, rows.target).item<double>(), 0);
+  EXPECT_EQ(run.loss.compute(rows.target, rows.target).loss.item<double>(), 0);
   const std::vector<std::int64_t> beyond{10};
   EXPECT_THAT(testing::usage_error([&] { (void)data.train->rows(beyond); }),
               HasSubstr("there is no row 10: there are 10"));
   EXPECT_THAT(testing::usage_error([&] { (void)read(document); }), HasSubstr("there is no data source 'ramp'"));
+}
+
+TEST(Registry, WhatUsersFunctionsRefuseIsToldAtItsPlace) {
+  Registry registry;
+  registry.losses.add(
+      {.name = "picky", .resolve = [](const Options&, const ValueSpec&, const DataDescription&) -> Loss {
+         throw UsageError("it is for pairs");
+       }});
+  Json document = example();
+  document["loss"] = "picky";
+  EXPECT_THAT(testing::usage_error([&] { (void)read(document, registry); }),
+              ::testing::EndsWith(": loss: it is for pairs"));
+}
+
+// --- losses and metrics ---
+
+TEST(Loss, ClassWeightsCountBetweenRowsToo) {
+  Json document = example();
+  document["loss"] = {{"name", "cross_entropy"}, {"class_weights", {1, 2, 0, 1, 1, 1, 1, 1, 1, 1}}};
+  const Loss loss = read(document).loss;
+  const torch::Tensor output = torch::randn({6, 10}, torch::kFloat64);
+  const torch::Tensor target = torch::tensor({0, 1, 1, 2, 2, 3}, torch::kInt64);
+  const WeightedLoss whole = loss.compute(output, target);
+  EXPECT_EQ(whole.weight, 1 + 2 + 2 + 1);
+  double sum = 0;
+  for (const auto& [first, count] : {std::pair{0, 2}, std::pair{2, 1}, std::pair{3, 2}, std::pair{5, 1}}) {
+    const WeightedLoss part = loss.compute(output.narrow(0, first, count), target.narrow(0, first, count));
+    sum += *part.weight * part.loss.item<double>();
+  }
+  EXPECT_NEAR(sum / *whole.weight, whole.loss.item<double>(), 1e-12);
+  EXPECT_EQ(loss.compute(output.narrow(0, 3, 2), target.narrow(0, 3, 2)).weight, 0);  // and no number that is none
+}
+
+TEST(Metrics, OfOneNameAreToldApartByTheNamesTheyAreGiven) {
+  Json document = example();
+  document["metrics"].push_back({{"name", "top_k"}, {"k", 2}, {"as", "top_2"}});
+  const tutti::Run run = read(document);
+  ASSERT_EQ(run.metrics.size(), 3u);
+  EXPECT_EQ(run.metrics[2].name, "top_2");
 }
 
 TEST(Metrics, AreMeansOverWhatTheyCount) {
@@ -174,5 +221,39 @@ TEST(Footprint, CountsWhatEveryReplicaHas) {
   EXPECT_EQ(footprint_of(read(document)).moved, 0);
 }
 
+TEST(Footprint, CountsWhatTravelsAfterCompressionAndByAlgorithm) {
+  const auto moved = [](const Json& more, int replicas = 2) {
+    Json document = example();
+    document["graph"]["strategy"]["num_replicas"] = replicas;
+    document["graph"]["strategy"]["aggregation"].update(more);
+    return footprint_of(read(document)).moved.value();
+  };
+  const double elements = 784 * 256 + 256 + 256 * 10 + 10;
+  EXPECT_EQ(moved({{"compression", "BFloat16"}}), 2 * elements);
+  EXPECT_EQ(moved({{"compression", "Float16"}, {"algorithm", "Ring"}}, 4), 2 * 2 * 3 * elements);
+  // An index and a value of each, and at least one: 2007, 3, 26 and 1 of them, to everybody else.
+  EXPECT_EQ(moved({{"compression", {{"TopK", 0.01}}}}, 3), 3 * 2 * 8 * (2007 + 3 + 26 + 1));
+  EXPECT_EQ(moved({{"compression", {{"PowerSgd", 2}}}}), 4 * (2 * (784 + 256) + 2 * (256 + 10) + 256 + 10));
+  EXPECT_EQ(moved({{"algorithm", "Centralized"}}, 4), 4 * 2 * 3 * elements);
+  EXPECT_EQ(moved({{"logical_shards", 8}}, 4), 4 * 3 * elements);  // two neighbours are one part
+  EXPECT_EQ(moved(Json::object(), 1), 0);
+}
+
+TEST(Footprint, CountsPrivateParametersAndBuffersForEachReplica) {
+  Json document = example();
+  document["graph"]["nodes"].push_back(Json::parse(R"({"id": "own", "op": "graph", "inputs": ["logits"],
+      "strategy": {"type": "Local"}, "nodes": [{"id": "bias", "op": "linear", "inputs": ["logits"], "units": 10},
+      {"id": "norm", "op": "batch_norm", "inputs": ["bias"], "affine": false}], "outputs": ["norm"]})"));
+  document["graph"]["outputs"] = {"own"};
+  const Footprint footprint = footprint_of(read(document));
+  const double shared = 4.0 * (784 * 256 + 256 + 256 * 10 + 10);
+  const double own = 4.0 * (10 * 10 + 10);
+  const double buffers = 4.0 * (10 + 10) + 8;
+  EXPECT_EQ(footprint.parameters, shared + 2 * (own + buffers));
+  EXPECT_EQ(footprint.optimizer_state, shared + 2 * own);
+  EXPECT_EQ(footprint.gradients, 2 * (shared + own));
+  EXPECT_EQ(footprint.moved, shared);
+}
+
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::run_test

@@ -199,6 +199,15 @@ TEST(ShardFold, WritesNothingWhereNobodyContributes) {
   EXPECT_EQ(result, 42);
 }
 
+TEST(ShardFold, AWorkerKeepsAPartForEachSubtreeThatIsNotComplete) {
+  EXPECT_EQ(most_parts_at_once(1, 1), 1u);
+  EXPECT_EQ(most_parts_at_once(2, 2), 1u);
+  EXPECT_EQ(most_parts_at_once(8, 8), 1u);
+  EXPECT_EQ(most_parts_at_once(8, 1), 4u);  // of 4, 2, 1, and the last
+  EXPECT_EQ(most_parts_at_once(8, 2), 3u);
+  EXPECT_EQ(most_parts_at_once(65'536, 1), 17u);
+}
+
 TEST(NeighbourInTree, IsTheOtherHalfOfTheNode) {
   EXPECT_EQ(neighbour_in_tree(1, 0, 1), std::nullopt);
   EXPECT_EQ(neighbour_in_tree(2, 0, 1), 1);

@@ -11,7 +11,7 @@
 #include <tutti/base/error.hpp>
 #include <tutti/collective/run_ranks.hpp>
 
-namespace tutti {
+namespace tutti::sync_batch_norm_test {
 namespace {
 
 using at::Tensor;
@@ -469,4 +469,4 @@ TEST(SyncBatchNorm, SaysWhoBringsOtherChannels) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::sync_batch_norm_test

@@ -11,7 +11,7 @@
 
 #include "support/distributed_net.hpp"
 
-namespace tutti {
+namespace tutti::synced_module_test {
 namespace {
 
 using namespace testing;  // the network
@@ -73,4 +73,4 @@ TEST(SyncedModule, TrainsTheSameModelWithLocalThreadedAndCollectiveSync) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::synced_module_test

@@ -9,7 +9,7 @@
 #include "support/torch_nets.hpp"
 #include "support/usage_error.hpp"
 
-namespace tutti {
+namespace tutti::torch_optimizer_test {
 namespace {
 
 using testing::Batch;
@@ -128,4 +128,4 @@ TEST(TorchOptimizer, RefusesOptionsThatTorchRefuses) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::torch_optimizer_test

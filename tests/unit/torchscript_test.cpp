@@ -18,7 +18,7 @@
 #include "support/torch_nets.hpp"
 #include "support/usage_error.hpp"
 
-namespace tutti {
+namespace tutti::torchscript_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -208,4 +208,4 @@ TEST(TorchScript, RefusesRowsOfAnotherWidth) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::torchscript_test

@@ -49,6 +49,7 @@ class JsonDocument {
   struct Content;
 
  private:
+  static JsonDocument parse(std::string_view text, std::string name, std::filesystem::path folder);
   explicit JsonDocument(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
 
   std::shared_ptr<const Content> content_;
@@ -83,6 +84,9 @@ class JsonValue {
   std::uint64_t unsigned_integer() const;               // the same, up to 2^64 - 1: for seeds
   double number(NumberRange range = {}) const;          // finite
   const std::string& string() const;
+  // A file that the document names: from the document's own folder, or from that which the process runs in where
+  // nothing is there.
+  std::filesystem::path file_path() const;
   // One of `names`; otherwise the error lists them and the nearest.
   const std::string& one_of(const std::vector<std::string>& names) const;
 
@@ -111,6 +115,8 @@ class JsonValue {
   UsageError error(std::string_view what) const;
   // The same: "... data.batch_size: expected <what>, found 0".
   UsageError expected(std::string_view what) const;
+  // The error itself where it names a place of this document; otherwise the same at this place.
+  UsageError placed(const UsageError& error) const;
 
  private:
   friend class JsonDocument;

@@ -1,5 +1,6 @@
 // The options of something in a run file, as what they are for reads them: an operator those of a node, a loss its own.
-// Every key that is asked for is known; at the end others are refused, with the nearest known one.
+// Every key that is asked for is known; at the end others are refused, with the nearest known one. A string, where a
+// name alone stands for an object with a name, has no options.
 //
 //   const std::int64_t units = options.integer("units", {.min = 1});
 //   const bool bias = options.boolean("bias", true);

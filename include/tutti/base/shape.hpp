@@ -31,6 +31,9 @@ std::string to_string(const Shape& shape);
 // "[64] of int64"; of float32 the shape alone.
 std::string to_string(const ValueSpec& spec);
 
+// Of so many rows together.
+Shape with_rows(std::int64_t rows, const Shape& shape);
+
 // More elements than any machine holds in one array.
 inline constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
 

@@ -22,11 +22,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -99,23 +100,35 @@ class Graph {
   const TrainingStrategy& effective_strategy(std::string_view path = {}) const;
   // Is the graph, or any part of it?
   bool is_distributed() const;
+  // Does each replica, or client, have the node's parameters to itself? So it is where a strategy is Local within one
+  // that is distributed.
+  bool is_private(const GraphNode& node) const;
 
  private:
   friend class GraphReader;
   Graph() = default;
 
+  // A node of a partition that cannot be in it.
+  struct PartitionFault {
+    std::size_t partition = 0;
+    std::size_t node = 0;
+    std::string what;
+  };
+
   const TrainingStrategy& effective_strategy_of(std::size_t subgraph) const;
   // Of a node or subgraph: the subgraph that it is or that it belongs to.
   std::size_t subgraph_of(std::string_view path) const;
   void refuse_inside_each_other(std::size_t subgraph, const TrainingStrategy& strategy) const;
-  void refuse_unknown_nodes(const TrainingStrategy& strategy) const;
+  void refuse_ties_of_private_parameters() const;
+  std::optional<PartitionFault> find_fault(const strategy::ModelParallel& strategy) const;
 
   std::vector<GraphInput> inputs_;
   std::vector<GraphNode> nodes_;
   std::vector<GraphOutput> outputs_;
   std::vector<GraphParameter> parameters_;
   std::vector<Subgraph> subgraphs_;
-  std::vector<std::pair<std::string, std::size_t>> places_;  // all nodes, unused ones too, and their subgraphs
+  // By path, all nodes, unused ones too, and subgraphs: the subgraph that they belong to or are.
+  std::map<std::string, std::size_t, std::less<>> places_;
   std::vector<std::string> warnings_;
   std::shared_ptr<const nlohmann::ordered_json> document_;
 };

@@ -10,7 +10,12 @@
 //                     .with_strategy(strategy::DataParallel{.num_replicas = 2})
 //                     .build();
 //
-// Options are those of the file. A subgraph is a builder too: .graph("body", {"image"}, GraphBuilder().node(...)...).
+// Options are those of the file. A subgraph is a builder too. Its inputs go by the names that they have around it, or
+// by names of their own:
+//
+//   .graph("body", {"flat"}, GraphBuilder().node("act", "relu", {"flat"}).output("act"))
+//   .graph("body", GraphBuilder().takes("x", "flat").node("act", "relu", {"x"}).output("act"))
+//
 // What cannot be is refused by build(), which names the place: "graph.logits.units: expected ...".
 #pragma once
 
@@ -30,12 +35,17 @@ class GraphBuilder {
   GraphBuilder& node(const std::string& id, const std::string& op, const std::vector<std::string>& inputs,
                      const nlohmann::ordered_json& options = nlohmann::ordered_json::object());
   GraphBuilder& graph(const std::string& id, const std::vector<std::string>& inputs, const GraphBuilder& body);
+  GraphBuilder& graph(const std::string& id, const GraphBuilder& body);
+  // Of a subgraph: what goes by this name in it, by its name around it.
+  GraphBuilder& takes(const std::string& name, const std::string& value);
   GraphBuilder& output(const std::string& name);
   GraphBuilder& with_strategy(const TrainingStrategy& strategy);
 
   Graph build(const OperatorRegistry& operators = OperatorRegistry()) const;
 
  private:
+  void refuse_unless_new_input(const std::string& name) const;
+
   nlohmann::ordered_json document_ = nlohmann::ordered_json::object();
 };
 

@@ -5,8 +5,7 @@
 //   torch::optim::SGD optimizer(net->groups(torch::optim::SGDOptions(0.1)), torch::optim::SGDOptions(0.1));
 //
 // Parameters and buffers are named by the path of their node: "body.conv1.weight". What they hold at first depends on
-// the seed and their path alone, but for those of modules (graph/module_operator.hpp) and TorchScript, which have their
-// own.
+// the seed and their path alone; TorchScript brings its values along.
 //
 // Where a value or a parameter has several consumers, their gradients add up in the order of the consumers' paths: the
 // same bits in whatever order the nodes are computed. What a node draws in training is named by its path

@@ -12,8 +12,8 @@
 //        }}));
 //
 // A forward takes rows as the first dimension of its inputs, and gives as many. Parameters that two of its modules
-// share are one. The module is made anew for each GraphModule, and draws its first values itself, from libtorch's
-// generator; a clone has those of its original.
+// share are one; those that require no gradients are frozen. The module is made anew for each GraphModule, and what it
+// draws from libtorch then follows from the seed and the path of its node; a clone has the values of its original.
 #pragma once
 
 #include <functional>

@@ -37,7 +37,8 @@ namespace tutti {
 struct ParameterSpec {
   std::string name;  // as PyTorch's modules have it: "weight", "out_proj.weight"
   Shape shape;
-  std::optional<Initializer> initial;  // of a module's it is what the module holds
+  std::optional<Initializer> initial = {};  // of a module's it is what the module holds
+  bool is_frozen = false;                   // unless the node says otherwise
 };
 
 // What an operator keeps from step to step without training it.

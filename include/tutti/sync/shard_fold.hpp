@@ -34,6 +34,10 @@ bool is_tree_over_parts(int shards, std::span<const ShardPart> parts);
 // The parts that a worker is left with whose shards are `first` to `first + count - 1`.
 std::vector<ShardPart> parts_of_shards(int shards, int first, int count);
 
+// Shards are dealt out to workers in chunks, and a worker keeps a part for each subtree that it has not completed yet:
+// how many any of them has at most, that of the shard it computes included.
+std::size_t most_parts_at_once(int shards, int workers);
+
 // destination = the sum over all parts, which are sorted, cover all shards, and are nodes of the tree. The destination
 // may be one of the parts. False, and nothing written, where none of them has data.
 bool fold_shards(DataType type, int shards, std::span<const ShardPart> parts, void* destination, std::size_t length);

@@ -13,7 +13,7 @@ namespace tutti {
 // In bytes, of all replicas of this process together.
 struct Footprint {
   std::int64_t replicas = 1;
-  double parameters = 0;  // and buffers
+  double parameters = 0;  // and buffers; those that are private to each replica as often as there are replicas
   double optimizer_state = 0;
   double gradients = 0;
   double total() const { return parameters + optimizer_state + gradients; }
@@ -21,15 +21,15 @@ struct Footprint {
   // What the nodes compute for a batch, all of it: a step keeps some of this, and takes more for a while.
   double values = 0;
 
-  // Between replicas, in a step: sent, or read from each other's memory, before it is compressed. Nothing where nobody
-  // knows how to carry the strategy out.
-  std::optional<double> moved;
+  // Between replicas, in a step: sent, or read from each other's memory. Nothing where nobody knows how to carry the
+  // strategy out.
+  std::optional<double> moved = {};
 };
 
 Footprint footprint_of(const Run& run);
 
-// Carries out a few steps of the run, on rows of zeros, and tells how much memory this process had at most. For a
-// process of its own, which does nothing else: what libtorch, its libraries and malloc keep for themselves cannot be
+// Carries out a few steps of the run, on rows drawn at random, and tells how much memory this process had at most. For
+// a process of its own, which does nothing else: what libtorch, its libraries and malloc keep for themselves cannot be
 // counted.
 double measure_memory(const Run& run);
 

@@ -2,7 +2,8 @@
 //
 //   LossRegistry losses;                                                // those that tutti has
 //   Loss loss = losses.find("cross_entropy")->resolve(options, output, data);
-//   loss.compute(output, target).backward();                            // the mean over its rows
+//   WeightedLoss mean = loss.compute(output, target);                   // over its rows, and what they count for
+//   mean.loss.backward();
 //
 // Where a target is a class, what comes out of the graph has a number for each class in its last dimension.
 #pragma once
@@ -14,11 +15,13 @@
 #include <tutti/base/options.hpp>
 #include <tutti/base/shape.hpp>
 #include <tutti/data/dataset.hpp>
+#include <tutti/nn/weighted_loss.hpp>
 
 namespace tutti {
 
 struct Loss {
-  std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& target)> compute;
+  // A tensor alone is a mean over rows that count alike.
+  std::function<WeightedLoss(const torch::Tensor& output, const torch::Tensor& target)> compute;
 };
 
 struct LossType {

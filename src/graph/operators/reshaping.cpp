@@ -9,13 +9,6 @@
 namespace tutti::detail {
 namespace {
 
-// The shape of a batch of so many rows.
-std::vector<std::int64_t> with_rows(std::int64_t rows, const Shape& shape) {
-  std::vector<std::int64_t> all{rows};
-  all.insert(all.end(), shape.begin(), shape.end());
-  return all;
-}
-
 Operator reshaped_to(const ValueSpec& output) {
   return {.output = output, .compute = [shape = output.shape](const OperatorCall& call) {
             return call.inputs[0].reshape(with_rows(call.inputs[0].size(0), shape));

@@ -3,12 +3,13 @@
 #include <fstream>
 #include <sstream>
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 #include <tutti/graph/module_operator.hpp>
 
+#include "../cause.hpp"
+#include "../module_tree.hpp"
 #include "operators.hpp"
 
 namespace tutti::detail {
@@ -20,6 +21,7 @@ class ScriptModule : public torch::nn::Module {
  public:
   explicit ScriptModule(const std::string& file) : script_(load(file)) {
     std::vector<torch::Tensor> known;
+    ModuleTree tree(*this);
     for (const auto& [path, module] : script_.named_modules()) {
       for (const auto& [name, value] : module.named_parameters(/*recurse=*/false)) {
         const auto same = std::ranges::find_if(known, [&, &tensor = value](const torch::Tensor& other) {
@@ -30,10 +32,10 @@ class ScriptModule : public torch::nn::Module {
           torch::jit::Module(module).setattr(name, *same);
           continue;
         }
-        known.push_back(place_of(path).register_parameter(name, value, value.requires_grad()));
+        known.push_back(tree.at(path).register_parameter(name, value, value.requires_grad()));
       }
       for (const auto& [name, value] : module.named_buffers(/*recurse=*/false)) {
-        buffers_.push_back({module, name, place_of(path).register_buffer(name, value)});
+        buffers_.push_back({module, name, tree.at(path).register_buffer(name, value)});
       }
     }
     script_.train(is_training());  // whatever it was when it was saved
@@ -67,20 +69,6 @@ class ScriptModule : public torch::nn::Module {
     return torch::jit::load(stream);
   }
 
-  // The module of ours that stands for the script's at this path: "body.0" is "0" in "body".
-  torch::nn::Module& place_of(const std::string& path) {
-    torch::nn::Module* module = this;
-    for (std::size_t begin = 0; begin < path.size();) {
-      const std::size_t end = std::min(path.find('.', begin), path.size());
-      const std::string name = path.substr(begin, end - begin);
-      const auto children = module->named_children();
-      module = children.contains(name) ? children[name].get()
-                                       : module->register_module(name, std::make_shared<torch::nn::Module>()).get();
-      begin = end + 1;
-    }
-    return *module;
-  }
-
   // A script may put a new tensor in the place of a buffer: its values count, in the tensor that is registered here.
   void keep_buffers() {
     const torch::NoGradGuard no_gradients;
@@ -96,7 +84,7 @@ class ScriptModule : public torch::nn::Module {
   std::vector<Buffer> buffers_;
 };
 
-std::string contents_of(const std::string& file) {
+std::string contents_of(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream text;
   text << stream.rdbuf();
@@ -112,7 +100,7 @@ void add_torchscript(OperatorRegistry& registry) {
                 .most_inputs = kAnyNumber,
                 .resolve = [](const Options& options, Inputs inputs) {
                   const JsonValue value = options.at("file");
-                  const std::string file = value.string();
+                  const std::filesystem::path file = value.file_path();
                   std::error_code problem;
                   if (!std::filesystem::is_regular_file(file, problem))
                     throw value.expected("a file that torch.jit.save wrote");
@@ -122,8 +110,7 @@ void add_torchscript(OperatorRegistry& registry) {
                     *bytes = contents_of(file);
                     ScriptModule probe(*bytes);
                   } catch (const std::exception& error) {
-                    const std::string why = error.what();
-                    throw value.error(fmt::format("'{}' is no TorchScript: {}", file, why.substr(0, why.find('\n'))));
+                    throw value.error(fmt::format("'{}' is no TorchScript: {}", file.string(), cause_of(error)));
                   }
                   return operator_of_module(
                       options, inputs, [bytes] { return std::make_shared<ScriptModule>(*bytes); },
