@@ -1,9 +1,13 @@
 // `tutti check run.json`: reads a run file, and tells what would run: nodes, shapes, parameters, strategies, memory.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -76,13 +80,18 @@ std::string parameters_of(const Graph& graph, const GraphNode& node) {
   return node.parameters.empty() ? "" : in_groups(count) + note;
 }
 
+std::string strategy_of(const Graph& graph, const GraphNode& node) {
+  const std::string name(name_of(graph.effective_strategy(node.path)));
+  return graph.is_private(node) ? name + ", private" : name;
+}
+
 void print_nodes(const Graph& graph) {
   Table table;
   table.add({"node", "op", "output", "parameters", "strategy"});
   for (const GraphInput& input : graph.inputs()) table.add({input.name, "input", to_string(input.spec)});
   for (const GraphNode& node : graph.nodes()) {
-    table.add({node.path, node.op, to_string(node.resolved.output), parameters_of(graph, node),
-               std::string(name_of(graph.effective_strategy(node.path)))});
+    table.add(
+        {node.path, node.op, to_string(node.resolved.output), parameters_of(graph, node), strategy_of(graph, node)});
   }
   table.print();
 }
@@ -100,15 +109,51 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
   fmt::print("loss        {}\n", run.loss_name);
   fmt::print("optimizer   {}\n", to_string(run.optimizer));
   fmt::print("strategy    {}\n", to_string(run.graph.effective_strategy()));
+  for (const Subgraph& subgraph : run.graph.subgraphs()) {
+    if (subgraph.strategy && !subgraph.path.empty())
+      fmt::print("            {}: {}\n", subgraph.path, to_string(*subgraph.strategy));
+  }
   fmt::print("memory      {}, of it parameters {}, optimizer {}, gradients {}\n", memory,
              in_bytes(footprint.parameters), in_bytes(footprint.optimizer_state), in_bytes(footprint.gradients));
+  const bool is_cut = std::holds_alternative<strategy::ModelParallel>(run.graph.effective_strategy());
   if (footprint.moved)
-    fmt::print("moved       {} between replicas in a step\n", in_bytes(*footprint.moved));
+    fmt::print("moved       {} between {} in a step\n", in_bytes(*footprint.moved), is_cut ? "workers" : "replicas");
   else
     fmt::print("moved       not known: nothing carries this strategy out yet\n");
 }
 
-constexpr std::chrono::seconds kTrialDeadline{60};
+// Local, and DataParallel with AllReduce; parameters that are private to each replica are nobody's yet.
+bool can_be_tried(const Run& run) {
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
+  const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
+  const bool is_known = parallel != nullptr ? std::holds_alternative<strategy::AllReduce>(parallel->aggregation)
+                                            : std::holds_alternative<strategy::Local>(strategy);
+  return is_known &&
+         std::ranges::none_of(run.graph.nodes(), [&](const GraphNode& node) { return run.graph.is_private(node); });
+}
+
+// A trial ends where it would take more memory than there is, and leaves the rest of the machine some.
+void limit_memory() {
+  const auto most = static_cast<rlim_t>(0.8 * static_cast<double>(available_memory()));
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  (void)::setrlimit(RLIMIT_DATA, &limit);
+}
+
+void print_trial(const Run& run) {
+  limit_memory();
+  try {
+    fmt::print("{:.0f}\n", measure_memory(run));
+  } catch (const std::exception& error) {
+    const std::string why = error.what();  // of libtorch's, with a trace behind it
+    const bool is_full = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                         why.find("can't allocate memory") != std::string::npos;
+    throw Error(is_full ? fmt::format("they take more than the {} that are left on this machine",
+                                      in_bytes(static_cast<double>(available_memory())))
+                        : why.substr(0, why.find('\n')));
+  }
+}
+
+constexpr std::chrono::seconds kTrialDeadline{120};
 // Where replicas are threads, what each finds free when it asks for memory differs from run to run.
 constexpr std::size_t kTrialsOfThreads = 3;
 
@@ -116,9 +161,7 @@ constexpr std::size_t kTrialsOfThreads = 3;
 std::string memory_of(const std::string& file, const Run& run, const Footprint& footprint, bool is_quick) {
   const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
   if (is_quick) return least;
-  const bool has_private_parts =
-      std::ranges::any_of(run.graph.nodes(), [&](const GraphNode& node) { return run.graph.is_private(node); });
-  if (!footprint.moved || has_private_parts) return least + " (not tried: nothing carries this strategy out yet)";
+  if (!can_be_tried(run)) return least + " (not tried: nothing carries this strategy out yet)";
   constexpr std::int64_t kMostReplicas = 256;
   if (footprint.replicas > kMostReplicas)
     return fmt::format("{} (not tried with {} replicas)", least, footprint.replicas);
@@ -139,7 +182,11 @@ std::string memory_of(const std::string& file, const Run& run, const Footprint& 
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tutti: warning: a few steps on random rows were tried, and failed: {}\n", error.what());
+    // What the trial itself said is the last line.
+    const std::string_view why = error.what();
+    const std::size_t said = why.rfind("\ntutti: ");
+    fmt::print(stderr, "tutti: warning: a few steps were tried, and failed: {}\n",
+               said == std::string_view::npos ? why : why.substr(said + std::string_view("\ntutti: ").size()));
     return least;
   }
 }
@@ -160,15 +207,10 @@ void run_check(Arguments arguments) {
   if (!line.parse(arguments)) return;
   if (file.empty()) throw UsageError("expected a run file: tutti check run.json");
   const Run run = read_run(JsonDocument::read_file(file).root());
-  if (is_trial) {
-    try {
-      fmt::print("{:.0f}\n", measure_memory(run));
-    } catch (const std::exception& error) {
-      const std::string why = error.what();  // of libtorch's, with a trace behind it
-      throw Error(why.substr(0, why.find('\n')));
-    }
-    return;
-  }
+  if (is_trial) return print_trial(run);
+  std::error_code problem;
+  if (!picture.empty() && std::filesystem::equivalent(picture, file, problem))
+    throw UsageError(fmt::format("--dot: {} is the run file itself", picture));
   if (!picture.empty()) write_picture(run.graph, picture);
   print_nodes(run.graph);
   const Footprint footprint = footprint_of(run);

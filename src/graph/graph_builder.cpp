@@ -19,6 +19,9 @@ GraphBuilder& GraphBuilder::node(const std::string& id, const std::string& op, c
                                  const nlohmann::ordered_json& options) {
   nlohmann::ordered_json node{{"id", id}, {"op", op}, {"inputs", inputs}};
   if (!options.is_object()) throw UsageError("the options of the node '" + id + "' are no object: " + options.dump());
+  for (const auto& [key, value] : options.items()) {
+    if (node.contains(key)) throw UsageError("the options of the node '" + id + "' have '" + key + "' once more");
+  }
   node.update(options);
   document_["nodes"].push_back(std::move(node));
   return *this;
@@ -28,7 +31,7 @@ GraphBuilder& GraphBuilder::graph(const std::string& id, const std::vector<std::
                                   const GraphBuilder& body) {
   if (body.document_.contains("inputs"))
     throw UsageError("the graph '" + id + "' has its inputs from the graph around it; it declares none");
-  return node(id, "graph", inputs, body.document_);
+  return add_graph({{"id", id}, {"op", "graph"}, {"inputs", inputs}}, body);
 }
 
 GraphBuilder& GraphBuilder::graph(const std::string& id, const GraphBuilder& body) {
@@ -38,8 +41,12 @@ GraphBuilder& GraphBuilder::graph(const std::string& id, const GraphBuilder& bod
     if (!value.is_string())
       throw UsageError("the graph '" + id + "' has its inputs from the graph around it; it declares none");
   }
-  nlohmann::ordered_json node{{"id", id}, {"op", "graph"}};
+  return add_graph({{"id", id}, {"op", "graph"}}, body);
+}
+
+GraphBuilder& GraphBuilder::add_graph(nlohmann::ordered_json node, const GraphBuilder& body) {
   node.update(body.document_);
+  if (!node.contains("nodes")) node["nodes"] = nlohmann::ordered_json::array();
   document_["nodes"].push_back(std::move(node));
   return *this;
 }
@@ -61,8 +68,15 @@ GraphBuilder& GraphBuilder::with_strategy(const TrainingStrategy& strategy) {
 }
 
 Graph GraphBuilder::build(const OperatorRegistry& operators) const {
-  const nlohmann::ordered_json document{{"graph", document_}};
-  return Graph::from_json(JsonDocument::parse(document.dump(), "graph").root().at("graph"), operators);
+  nlohmann::ordered_json document{{"graph", document_}};
+  if (!document_.contains("nodes")) document["graph"]["nodes"] = nlohmann::ordered_json::array();
+  std::string text;
+  try {
+    text = document.dump();
+  } catch (const nlohmann::ordered_json::type_error&) {
+    throw UsageError("a name or an option of the graph is not UTF-8");
+  }
+  return Graph::from_json(JsonDocument::parse(text, "graph").root().at("graph"), operators);
 }
 
 }  // namespace tutti

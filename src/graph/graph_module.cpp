@@ -97,6 +97,7 @@ struct GraphModule::Step {
   const GraphNode* node = nullptr;
   std::vector<torch::Tensor> parameters = {};
   std::vector<torch::Tensor> buffers = {};
+  const torch::nn::Module* own = nullptr;          // of this path: it may be evaluated while others are trained
   std::shared_ptr<torch::nn::Module> module = {};  // where the operator has one
   std::uint64_t place = 0;
   // Which of several copies is this node's, by input and by parameter.
@@ -150,6 +151,7 @@ GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed)
         step.buffers.push_back(tree.at(path).register_buffer(name, first_buffer(buffer)));
       }
     }
+    step.own = step.module ? step.module.get() : &tree.at(node.path);
     for (const std::size_t index : node.parameters) step.parameters.push_back(tensors[index]);
     steps_.push_back(std::move(step));
   }
@@ -217,13 +219,42 @@ struct Shared {
   const torch::Tensor& copy(std::size_t index) const { return copies.empty() ? whole : copies[index]; }
 };
 
+std::string text_of(at::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << sizes;
+  return text.str();
+}
+
+// How often each was written to; nobody counts that under InferenceMode.
+std::uint64_t writes_to(std::span<const torch::Tensor> inputs) {
+  std::uint64_t writes = 0;
+  for (const torch::Tensor& input : inputs) writes += input.is_inference() ? 0 : input._version();
+  return writes;
+}
+
+// What an operator promised: users write them, too.
+torch::Tensor compute_as_promised(const GraphNode& node, const OperatorCall& call) {
+  const std::uint64_t before = writes_to(call.inputs);
+  torch::Tensor output = node.resolved.compute(call);
+  if (writes_to(call.inputs) != before)
+    throw UsageError("it writes to its input, which others use, too; compute on a clone of it");
+  const std::int64_t rows = call.inputs.front().size(0);
+  const Shape& shape = node.resolved.output.shape;
+  const at::IntArrayRef sizes = output.defined() ? output.sizes() : at::IntArrayRef();
+  if (sizes.size() != shape.size() + 1 || sizes[0] != rows || sizes.slice(1) != at::IntArrayRef(shape)) {
+    throw UsageError(fmt::format("expected {} rows of {} to come out, found {}", rows, to_string(shape),
+                                 output.defined() ? "the shape " + text_of(sizes) : "nothing"));
+  }
+  return output;
+}
+
 // What goes wrong is told with the node.
 torch::Tensor compute(const GraphNode& node, const OperatorCall& call) {
   const auto sentence = [&](const std::exception& error) {
     return fmt::format("the node '{}' ({}): {}", node.path, node.op, detail::cause_of(error));
   };
   try {
-    return node.resolved.compute(call);
+    return compute_as_promised(node, call);
   } catch (const PeerError&) {  // batch norm over all ranks
     throw;
   } catch (const UsageError& error) {
@@ -241,10 +272,10 @@ void refuse_unless_like(const GraphInput& input, const torch::Tensor& found) {
   const bool has_type = found.defined() && (input.spec.type == ValueType::int64 ? found.scalar_type() == torch::kInt64
                                                                                 : found.is_floating_point());
   if (is_like && has_type) return;
-  std::ostringstream text;
-  if (found.defined()) text << c10::toString(found.scalar_type()) << ' ' << sizes;
-  throw UsageError(fmt::format("the input '{}': expected rows of the shape {}, found {}", input.name,
-                               to_string(input.spec), found.defined() ? text.str() : "nothing"));
+  const std::string text =
+      found.defined() ? fmt::format("{} {}", c10::toString(found.scalar_type()), text_of(sizes)) : "nothing";
+  throw UsageError(
+      fmt::format("the input '{}': expected rows of the shape {}, found {}", input.name, to_string(input.spec), text));
 }
 
 }  // namespace
@@ -269,7 +300,10 @@ std::vector<torch::Tensor> GraphModule::forward(const std::vector<torch::Tensor>
       if (parameter_copies_[i] > 0) parameters[i].set(parameters_by_index_[i], parameter_copies_[i]);
     }
   }
-  const RandomDraws* draws = is_training() ? RandomDraws::current() : nullptr;
+  // A second pass in a step, or that of another module, draws something else.
+  const RandomDraws* draws = RandomDraws::current();
+  constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15;
+  const std::uint64_t outer = draws == nullptr ? 0 : (draws->key().place * kSpread + draws->next_inside()) * kSpread;
   std::vector<torch::Tensor> arguments;
   std::vector<torch::Tensor> copies;
   for (std::size_t s = 0; s < steps_.size(); ++s) {
@@ -290,15 +324,15 @@ std::vector<torch::Tensor> GraphModule::forward(const std::vector<torch::Tensor>
       its = copies;
     }
     std::optional<RandomDraws> scope;
-    if (draws != nullptr && node.resolved.draws) {
+    if (draws != nullptr && node.resolved.draws && step.own->is_training()) {
       RandomDrawsKey key = draws->key();
-      key.place = step.place;
+      key.place = step.place + outer;
       scope.emplace(key);
     }
     torch::Tensor output = compute(node, {.inputs = arguments,
                                           .parameters = its,
                                           .buffers = step.buffers,
-                                          .is_training = is_training(),
+                                          .is_training = step.own->is_training(),
                                           .module = step.module.get()});
     values[input_count + s].set(std::move(output), value_copies_[input_count + s]);
   }

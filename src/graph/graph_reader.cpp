@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <tutti/base/nearest_name.hpp>
+#include <tutti/nn/random_draws.hpp>
 
 #include "cause.hpp"
 #include "parameter_reader.hpp"
@@ -17,6 +18,7 @@ namespace tutti {
 namespace {
 
 const std::vector<std::string> kGraphKeys{"inputs", "nodes", "outputs", "strategy"};
+const std::vector<std::string> kSubgraphKeys{"id", "op"};  // beside those of a graph
 const std::vector<std::string> kNodeKeys{"id", "op", "inputs", "frozen", "lr_factor", "init", "tied"};
 
 std::string joined(const std::string& path, std::string_view last) {
@@ -34,8 +36,10 @@ void refuse_unless_name(const JsonValue& place, const std::string& name) {
     return std::isalnum(letter) != 0 || letter == '_' || letter == '-';
   });
   if (!is_name) throw place.expected("a name of letters, digits, _ and -");
-  if (std::ranges::find(kGraphKeys, name) != kGraphKeys.end())
-    throw place.error(fmt::format("'{}' is a key of a graph, and no name for something in it", name));
+  for (const auto& keys : {kGraphKeys, kSubgraphKeys}) {
+    if (std::ranges::find(keys, name) != keys.end())
+      throw place.error(fmt::format("'{}' is a key of a graph, and no name for something in it", name));
+  }
 }
 
 Shape read_shape(const JsonValue& value) {
@@ -68,6 +72,26 @@ void refuse_too_large(const Options& options, const Operator& its) {
           fmt::format("its {} of the shape {} fits no machine", parameter.name, to_string(parameter.shape)));
     }
   }
+}
+
+// Of an operator that a user wrote: what the module will be made of.
+void refuse_unless_whole(const Options& options, const Operator& its, const std::string& op) {
+  if (!its.compute) throw options.error(fmt::format("the operator '{}' does not say how to compute", op));
+  std::set<std::string> names;
+  const auto refuse_unless_new = [&](const std::string& name) {
+    const bool is_name = !name.empty() && name.front() != '.' && name.back() != '.' &&
+                         name.find("..") == std::string::npos && names.insert(name).second;
+    if (!is_name)
+      throw options.error(
+          fmt::format("the operator '{}' has a parameter or buffer '{}' that is no name, or two of it", op, name));
+  };
+  for (const ParameterSpec& parameter : its.parameters) {
+    refuse_unless_new(parameter.name);
+    if (!parameter.initial && !its.make_module)
+      throw options.error(
+          fmt::format("the operator '{}' does not say what its parameter '{}' holds at first", op, parameter.name));
+  }
+  for (const BufferSpec& buffer : its.buffers) refuse_unless_new(buffer.name);
 }
 
 std::string inputs_wanted(const OperatorType& type) {
@@ -129,14 +153,16 @@ void GraphReader::read_strategy(const JsonValue& value, std::size_t subgraph) {
   graph_.subgraphs_[subgraph].strategy = std::move(strategy);
 }
 
+bool GraphReader::is_input(const DocumentGraph& graph, const std::string& name) const {
+  return graph.around == nullptr ? std::ranges::find(graph_.inputs_, name, &GraphInput::name) != graph_.inputs_.end()
+                                 : graph.inputs.contains(name);
+}
+
 void GraphReader::read_node(const JsonValue& value, DocumentGraph& graph) {
   if (!value.is_object()) throw value.expected("a node: an object with id, op and inputs");
   const JsonValue id = value.at("id");
   refuse_unless_name(id, id.string());
-  const bool is_input = graph.around == nullptr
-                            ? std::ranges::find(graph_.inputs_, id.string(), &GraphInput::name) != graph_.inputs_.end()
-                            : graph.inputs.contains(id.string());
-  if (is_input) throw id.error(fmt::format("an input has the name '{}' already", id.string()));
+  if (is_input(graph, id.string())) throw id.error(fmt::format("an input has the name '{}' already", id.string()));
   if (graph.by_id.contains(id.string())) throw id.error(fmt::format("there is a node '{}' already", id.string()));
 
   auto node = std::make_unique<DocumentNode>(
@@ -165,7 +191,7 @@ void GraphReader::read_node(const JsonValue& value, DocumentGraph& graph) {
 // Inside, inputs have the names of the values that they are, or those that an object gives them.
 void GraphReader::read_subgraph(const JsonValue& value, DocumentNode& node) {
   std::vector<std::string> known = kGraphKeys;
-  known.insert(known.end(), {"id", "op"});
+  known.insert(known.end(), kSubgraphKeys.begin(), kSubgraphKeys.end());
   value.refuse_other_keys(known);
   node.body = std::make_unique<DocumentGraph>();
   node.body->path = node.path;
@@ -174,8 +200,9 @@ void GraphReader::read_subgraph(const JsonValue& value, DocumentNode& node) {
   graph_.subgraphs_.push_back({.path = node.path, .parent = node.within->number});
   graph_.places_.emplace(node.path, node.body->number);
   const JsonValue inputs = value.at("inputs");
+  const std::vector<std::string> names = inputs.is_object() ? inputs.keys() : std::vector<std::string>();
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-    const std::string name = inputs.is_object() ? inputs.keys()[i] : node.inputs[i].name;
+    const std::string name = inputs.is_object() ? names[i] : node.inputs[i].name;
     const JsonValue& place = node.inputs[i].place;
     if (inputs.is_object()) refuse_unless_name(place, name);
     if (!node.body->inputs.emplace(name, node.inputs[i]).second)
@@ -216,6 +243,8 @@ GraphReader::Source GraphReader::find(const DocumentGraph& graph, const Referenc
     const std::string rest = dot == reference.name.size() ? "" : reference.name.substr(dot + 1);
     const auto node = graph.by_id.find(id);
     if (node == graph.by_id.end()) {
+      if (!rest.empty() && is_input(graph, id))
+        throw reference.place.error(fmt::format("the input '{}' is one value: expected '{}'", id, id));
       throw reference.place.error(fmt::format("there is no node or input '{}'{}", id, meaning(id, names_in(graph))));
     }
     if (!node->second->body) {
@@ -356,6 +385,7 @@ Operator GraphReader::resolve(const DocumentNode& node, const Options& options, 
   }
   Operator resolved;
   try {
+    const RandomDraws apart({.place = node.number});  // what a user's module draws is nobody else's
     resolved = type.resolve(options, inputs);
   } catch (const UsageError& error) {
     throw node.json.placed(error);
@@ -364,7 +394,7 @@ Operator GraphReader::resolve(const DocumentNode& node, const Options& options, 
   } catch (const std::exception& error) {  // of a user's operator
     throw node.json.error(detail::cause_of(error));
   }
-  if (!resolved.compute) throw options.error(fmt::format("the operator '{}' does not say how to compute", node.op));
+  refuse_unless_whole(options, resolved, node.op);
   refuse_too_large(options, resolved);
   return resolved;
 }
@@ -402,6 +432,8 @@ void GraphReader::resolve_nodes() {
     graph_.nodes_.push_back(std::move(result));
   }
   graph_.parameters_ = parameters.finish(graph_.nodes_);
+  if (std::ranges::all_of(graph_.parameters_, &GraphParameter::is_frozen))
+    graph_.warnings_.push_back("nothing is trained: no parameter that an output needs is free to change");
   for (std::size_t i = 0; i < root_->outputs.size(); ++i)
     graph_.outputs_.push_back({root_->outputs[i].name, value_at(output_sources_[i])});
 }

@@ -55,6 +55,7 @@ class GraphReader {
   // An input of the graph, or what a node computes.
   using Source = std::variant<std::size_t, const DocumentNode*>;
 
+  bool is_input(const DocumentGraph& graph, const std::string& name) const;
   void read_inputs(const JsonValue& value);
   void read_body(const JsonValue& value, DocumentGraph& graph);
   void read_node(const JsonValue& value, DocumentGraph& graph);

@@ -38,6 +38,7 @@ Operator operator_of_module(
     const std::function<torch::Tensor(torch::nn::Module&, std::span<const torch::Tensor>)>& forward) {
   Operator result{.make_module = make};
   torch::Tensor output;
+  bool writes_to_inputs = false;
   try {
     const std::shared_ptr<torch::nn::Module> module = make();
     if (!module) throw options.error("its function made no module");
@@ -54,11 +55,20 @@ Operator operator_of_module(
                                 .shape = shape_of(item.value()),
                                 .type = item.value().is_floating_point() ? ValueType::float32 : ValueType::int64});
     }
-    module->eval();
     const torch::NoGradGuard no_gradients;
-    std::vector<torch::Tensor> zeros;
-    for (const ValueSpec& input : inputs) zeros.push_back(zeros_for(input));
-    output = forward(*module, zeros);
+    for (const bool is_training : {false, true}) {
+      module->train(is_training);
+      std::vector<torch::Tensor> zeros;
+      for (const ValueSpec& input : inputs) zeros.push_back(zeros_for(input));
+      const torch::Tensor before = output;
+      output = forward(*module, zeros);
+      for (const torch::Tensor& input : zeros)
+        writes_to_inputs = writes_to_inputs || (!input.is_inference() && input._version() > 0);
+      if (before.defined() && output.defined() && output.sizes() != before.sizes()) {
+        throw options.error(fmt::format("expected one shape to come out, found {} in evaluation and {} in training",
+                                        text_of(before.sizes()), text_of(output.sizes())));
+      }
+    }
   } catch (const UsageError& error) {
     throw options.object().placed(error);
   } catch (const std::bad_alloc&) {
@@ -76,7 +86,12 @@ Operator operator_of_module(
   result.output = {.shape = output.sizes().slice(1).vec(),
                    .type = output.is_floating_point() ? ValueType::float32 : ValueType::int64};
   result.draws = true;  // for all that is known
-  result.compute = [forward](const OperatorCall& call) { return forward(*call.module, call.inputs); };
+  result.compute = [forward, writes_to_inputs](const OperatorCall& call) {
+    if (!writes_to_inputs) return forward(*call.module, call.inputs);
+    std::vector<torch::Tensor> own;  // others use them, too
+    for (const torch::Tensor& input : call.inputs) own.push_back(input.clone());
+    return forward(*call.module, own);
+  };
   return result;
 }
 

@@ -1,5 +1,12 @@
 #include <tutti/train/footprint.hpp>
 
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
 #include <tutti/base/chunk.hpp>
 #include <tutti/collective/plan.hpp>
 #include <tutti/sync/compression_plan.hpp>
@@ -23,16 +30,16 @@ double moved_slices(int replicas, int logical_shards, double bytes) {
   return static_cast<double>(parts) * bytes * (replicas - 1) / replicas;
 }
 
-// Of an array of `length` that all replicas have.
+// Of a message that all replicas have.
 double moved_by_all_reduce(const AllReduceStrategy& algorithm, int replicas, const CompressedMessage& message) {
   const auto bytes = static_cast<double>(message.bytes);
   if (message.is_gathered) return static_cast<double>(replicas) * (replicas - 1) * bytes;
-  if (std::holds_alternative<Auto>(algorithm) || std::holds_alternative<SharedSlices>(algorithm) ||
-      is_of_engine(algorithm))
-    return (replicas - 1) * bytes;
-  // Plans of many ranks are long; all ranks together send about so much, whatever the algorithm.
+  // Slices are read from all others, and written to them. Plans of many ranks are long, and all ranks together send
+  // about as much, whatever the algorithm.
   constexpr int kMostPlanned = 256;
-  if (replicas > kMostPlanned) return 2.0 * (replicas - 1) * bytes;
+  if (std::holds_alternative<Auto>(algorithm) || std::holds_alternative<SharedSlices>(algorithm) ||
+      is_of_engine(algorithm) || replicas > kMostPlanned)
+    return 2.0 * (replicas - 1) * bytes;
   double elements = 0;
   for (int rank = 0; rank < replicas; ++rank) {
     Plan plan;
@@ -56,6 +63,70 @@ double moved_by(const strategy::AllReduce& method, int replicas, const std::vect
                        : moved_by_all_reduce(method.algorithm, replicas, message);
   }
   return moved;
+}
+
+// By node, the worker of a partition: nodes that no partition has are the first worker's.
+std::vector<std::size_t> workers_of(const Graph& graph, const strategy::ModelParallel& parallel) {
+  std::vector<strategy::RemoteTarget> workers;
+  std::map<std::string, std::size_t, std::less<>> worker_of;
+  for (const strategy::Partition& partition : parallel.partitions) {
+    const auto found = std::ranges::find(workers, partition.target);
+    const auto worker = static_cast<std::size_t>(found - workers.begin());
+    if (found == workers.end()) workers.push_back(partition.target);
+    for (const std::string& id : partition.node_ids) worker_of.emplace(id, worker);
+  }
+  std::vector<std::size_t> result;
+  for (const GraphNode& node : graph.nodes()) {
+    std::string_view path = node.path;
+    auto found = worker_of.find(path);
+    while (found == worker_of.end() && path.find('.') != std::string_view::npos) {
+      path = path.substr(0, path.rfind('.'));
+      found = worker_of.find(path);
+    }
+    result.push_back(found == worker_of.end() ? 0 : found->second);
+  }
+  return result;
+}
+
+// Each value to each other worker that uses it, and its gradient back.
+double moved_between_partitions(const Run& run, const strategy::ModelParallel& parallel) {
+  const std::vector<GraphNode>& nodes = run.graph.nodes();
+  const std::vector<std::size_t> workers = workers_of(run.graph, parallel);
+  const std::size_t inputs = run.graph.inputs().size();
+  std::set<std::pair<std::size_t, std::size_t>> travels;  // a node's value, and the worker that it goes to
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    for (const std::size_t value : nodes[n].inputs) {
+      if (value >= inputs && workers[value - inputs] != workers[n]) travels.emplace(value - inputs, workers[n]);
+    }
+  }
+  double bytes = 0;
+  for (const auto& [node, worker] : travels) {
+    const ValueSpec& value = nodes[node].resolved.output;
+    bytes += bytes_of(value) * (value.type == ValueType::float32 ? 2 : 1);
+  }
+  return bytes * static_cast<double>(run.data.batch_size);
+}
+
+// Gradients of a stage that is replicated.
+double moved_within_stages(const Graph& graph) {
+  double bytes = 0;
+  for (std::size_t i = 1; i < graph.subgraphs().size(); ++i) {
+    const auto& strategy = graph.subgraphs()[i].strategy;
+    const auto* parallel = strategy ? std::get_if<strategy::DataParallel>(&*strategy) : nullptr;
+    const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation);
+    if (method == nullptr) continue;
+    std::set<std::size_t> parameters;
+    for (const GraphNode& node : graph.nodes()) {
+      if (node.path.starts_with(graph.subgraphs()[i].path + "."))
+        parameters.insert(node.parameters.begin(), node.parameters.end());
+    }
+    std::vector<GradientShape> shapes;
+    for (const std::size_t parameter : parameters) {
+      if (!graph.parameters()[parameter].is_frozen) shapes.push_back(graph.parameters()[parameter].shape);
+    }
+    bytes += moved_by(*method, static_cast<int>(parallel->num_replicas), shapes);
+  }
+  return bytes;
 }
 
 // Parameters that each replica has to itself, by number.
@@ -103,6 +174,10 @@ Footprint footprint_of(const Run& run) {
   footprint.values *= static_cast<double>(run.data.batch_size);
   if (std::holds_alternative<strategy::Local>(graph.effective_strategy())) footprint.moved = 0;
   if (method != nullptr) footprint.moved = moved_by(*method, static_cast<int>(footprint.replicas), averaged);
+  if (parallel != nullptr && std::holds_alternative<strategy::ParameterServer>(parallel->aggregation))
+    footprint.moved = 2 * replicas * shared;  // gradients there, parameters back
+  if (const auto* cut = std::get_if<strategy::ModelParallel>(&graph.effective_strategy()))
+    footprint.moved = moved_between_partitions(run, *cut) + moved_within_stages(graph);
   return footprint;
 }
 

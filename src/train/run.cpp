@@ -1,6 +1,9 @@
 #include <tutti/train/run.hpp>
 
 #include <algorithm>
+#include <exception>
+#include <new>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -16,7 +19,16 @@ auto told_at(const JsonValue& place, F f) {
     return f();
   } catch (const UsageError& error) {
     throw place.placed(error);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string why = error.what();  // of libtorch's, with a trace behind it
+    throw place.error(why.substr(0, why.find('\n')));
   }
+}
+
+void refuse_unless_whole(const JsonValue& place, bool has_function, std::string_view what) {
+  if (!has_function) throw place.error(fmt::format("it was made without the function '{}'", what));
 }
 
 // A name alone, or an object with a name and options.
@@ -51,6 +63,7 @@ std::vector<RunMetric> read_metrics(const JsonValue& list, const MetricRegistry&
     const Options options(value);
     std::string name = own_name(options).value_or(type);
     Metric metric = resolve_named(registry, options, output, data);
+    refuse_unless_whole(value, metric.measure != nullptr, "measure");
     if (std::ranges::find(metrics, name, &RunMetric::name) != metrics.end())
       throw value.error(fmt::format("the metric '{}' is there twice; \"as\" gives one of them another name", name));
     metrics.push_back({std::move(name), std::move(metric)});
@@ -95,12 +108,18 @@ RunTrain read_train(const JsonValue& value) {
 
 // What a strategy wants of the rest.
 void check_strategy(const JsonValue& value, const Run& run) {
-  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
-  if (parallel == nullptr || parallel->num_replicas <= run.data.batch_size) return;
-  throw value.at("data")
-      .at("batch_size")
-      .error(
-          fmt::format("expected a row for each of {} replicas, found {}", parallel->num_replicas, run.data.batch_size));
+  const std::int64_t rows = run.data.batch_size;
+  const JsonValue place = value.at("data").at("batch_size");
+  if (const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy())) {
+    if (parallel->num_replicas > rows)
+      throw place.error(fmt::format("expected a row for each of {} replicas, found {}", parallel->num_replicas, rows));
+  }
+  if (const auto* parallel = std::get_if<strategy::ModelParallel>(&run.graph.effective_strategy())) {
+    const auto* pipeline = std::get_if<strategy::Pipeline>(&parallel->communication);
+    if (pipeline != nullptr && pipeline->micro_batch_size > rows)
+      throw place.error(
+          fmt::format("expected the {} rows of a micro-batch, found {}", pipeline->micro_batch_size, rows));
+  }
 }
 
 }  // namespace
@@ -109,11 +128,14 @@ OptimizerRule optimizer_from_json(const JsonValue& value) {
   if (!value.is_object()) throw value.expected(R"(an optimizer, as in {"name": "sgd", "lr": 0.1})");
   const Options options(value);
   const std::string name = options.at("name").one_of({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
-  const auto number = [&](const char* key, double& field) { field = options.number(key, {}, field); };
+  const auto number = [&](const char* key, double& field, NumberRange range = {.min = 0}) {
+    field = options.number(key, range, field);
+  };
+  constexpr NumberRange kDecay{.min = 0, .max = 1, .max_excluded = true};
   const auto read_adam = [&](auto rule) -> OptimizerRule {
     number("lr", rule.lr);
-    number("beta1", rule.beta1);
-    number("beta2", rule.beta2);
+    number("beta1", rule.beta1, kDecay);
+    number("beta2", rule.beta2, kDecay);
     number("eps", rule.eps);
     number("weight_decay", rule.weight_decay);
     rule.amsgrad = options.boolean("amsgrad", rule.amsgrad);
@@ -124,9 +146,9 @@ OptimizerRule optimizer_from_json(const JsonValue& value) {
     if (name == "adamw") return read_adam(AdamW{});
     if (name == "sgd") {
       Sgd rule;
-      number("lr", rule.lr);
+      rule.lr = options.at("lr").number({.min = 0});  // there is none that is usual
       number("momentum", rule.momentum);
-      number("dampening", rule.dampening);
+      number("dampening", rule.dampening, {});
       number("weight_decay", rule.weight_decay);
       rule.nesterov = options.boolean("nesterov", rule.nesterov);
       return rule;
@@ -174,6 +196,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
                .batch_size = data_options.integer("batch_size", {.min = 1, .max = kMostRows}),
                .input_order = {}};
   data_options.refuse_other_keys({});
+  refuse_unless_whole(data_value, data.opened_by.open != nullptr, "open");
 
   const JsonValue graph_value = value.at("graph");
   Graph graph = Graph::from_json(graph_value, registry.operators);
@@ -184,6 +207,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   const JsonValue loss_value = value.at("loss");
   const std::string loss_name = name_in(loss_value);
   Loss loss = resolve_named(registry.losses, Options(loss_value), output, description);
+  refuse_unless_whole(loss_value, loss.compute != nullptr, "compute");
   std::vector<RunMetric> metrics;
   if (const std::optional<JsonValue> list = value.find("metrics"))
     metrics = read_metrics(*list, registry.metrics, output, description);

@@ -74,7 +74,8 @@ inline std::map<std::string, DrawCase> operator_cases() {
       OperatorCase result{{image(draws, spatial)},
                           {{"filters", 2 * draws.from(1, 3)}, {"kernel", draws.sizes(spatial, 1, 4)}}};
       maybe(draws, result.options, "stride", draws.sizes(spatial, 1, 3));
-      maybe(draws, result.options, "padding", draws.sometimes() ? Json("same") : draws.sizes(spatial, 0, 2));
+      maybe(draws, result.options, "padding",
+            draws.sometimes() ? Json(draws.one_of<std::string>({"same", "valid"})) : draws.sizes(spatial, 0, 2));
       maybe(draws, result.options, "dilation", draws.sizes(spatial, 1, 2));
       maybe(draws, result.options, "groups", draws.from(1, 2));
       maybe(draws, result.options, "bias", false);
@@ -95,6 +96,9 @@ inline std::map<std::string, DrawCase> operator_cases() {
         OperatorCase result{{image(draws, spatial)}, {{"kernel", draws.sizes(spatial, 1, 3)}}};
         maybe(draws, result.options, "stride", draws.sizes(spatial, 1, 3));
         maybe(draws, result.options, "padding", draws.sizes(spatial, 0, 1));
+        maybe(draws, result.options, "ceil", draws.sometimes());
+        if (std::string(kind) == "max") maybe(draws, result.options, "dilation", draws.sizes(spatial, 1, 2));
+        if (std::string(kind) == "avg") maybe(draws, result.options, "count_padding", draws.sometimes());
         return result;
       };
       cases["adaptive_" + std::string(kind) + "_pool" + d] = [=](CaseDraws& draws) {
@@ -124,12 +128,14 @@ inline std::map<std::string, DrawCase> operator_cases() {
     result.options["groups"] = draws.from(1, 3);
     return result;
   };
-  for (const char* name : {"relu", "relu6", "selu", "silu", "mish", "hardswish", "sigmoid", "tanh"})
+  for (const char* name :
+       {"relu", "relu6", "selu", "silu", "mish", "hardswish", "sigmoid", "tanh", "softsign", "log_sigmoid"})
     cases[name] = [](CaseDraws& draws) { return OperatorCase{{{.shape = draws.shape(0, 3)}}}; };
   const std::vector<std::pair<std::string, Json>> with_number{{"leaky_relu", {{"slope", 0.2}}},
                                                               {"elu", {{"alpha", 0.7}}},
                                                               {"softplus", {{"beta", 2.0}}},
                                                               {"gelu", {{"approximate", "tanh"}}},
+                                                              {"hardtanh", {{"min", -0.5}, {"max", 0.25}}},
                                                               {"dropout", {{"p", 0.3}}}};
   for (const auto& [name, options] : with_number) {
     cases[name] = [options](CaseDraws& draws) {
@@ -143,6 +149,11 @@ inline std::map<std::string, DrawCase> operator_cases() {
       return result;
     };
   }
+  cases["prelu"] = [=](CaseDraws& draws) {
+    OperatorCase result{{{.shape = draws.shape(0, 3)}}};
+    maybe(draws, result.options, "per_channel", draws.sometimes());
+    return result;
+  };
   cases["embedding"] = [](CaseDraws& draws) {
     return OperatorCase{{{.shape = draws.shape(0, 2), .type = ValueType::int64}},
                         {{"entries", draws.from(1, 9)}, {"units", draws.from(1, 5)}}};
@@ -184,7 +195,7 @@ inline std::map<std::string, DrawCase> operator_cases() {
   }
   cases["flatten"] = [=](CaseDraws& draws) {
     OperatorCase result{{{.shape = draws.shape(0, 4)}}};
-    maybe(draws, result.options, "from", draws.from(0, 3));
+    maybe(draws, result.options, "from", draws.from(-3, 3));
     return result;
   };
   cases["reshape"] = [](CaseDraws& draws) {

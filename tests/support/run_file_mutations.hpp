@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <tutti/train/footprint.hpp>
 #include <tutti/train/run.hpp>
 
 namespace tutti::testing {
@@ -141,10 +142,63 @@ inline bool names_a_place(const std::string& message) {
   return std::sscanf(message.c_str(), "run.json:%d:%d:", &line, &column) == 2 && line > 0 && column > 0;
 }
 
+// Strategies of every kind for the graph of the residual example, within each other where they can be.
+inline std::vector<std::string> with_other_strategies(const std::string& residual) {
+  const auto document = nlohmann::ordered_json::parse(residual, nullptr, true, /*ignore_comments=*/true);
+  const char* const strategies[] = {
+      R"({"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "Decentralized", "topology": "ring"}})",
+      R"({"type": "ModelParallel", "partitions": [{"node_ids": ["stem", "stage1"], "target": {"WorkerId": "w0"}},
+          {"node_ids": ["stage2.conv1", "stage2.wide"], "target": {"Tag": "big"}}],
+          "communication": {"protocol": "Pipeline", "micro_batch_size": 16, "schedule": "gpipe"}})",
+      R"({"type": "Federated", "num_clients": 10, "rounds": 3, "aggregation": {"method": "FedYogi", "beta1": 0.9,
+          "beta2": 0.99, "tau": 0.001}, "client_selection": {"method": "ByCapability", "required_tags": ["a"]},
+          "inner": {"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}})",
+      R"({"type": "PopulationBased", "population_size": 4, "generations": 2, "exploit": {"method": "Binary",
+          "threshold": 0.5}, "explore": {"method": "Perturbation", "factor": 0.2}})",
+      R"({"type": "Custom", "coordinator": "gossip", "config": {"peers": [1, 2, {"deep": null}]}})"};
+  std::vector<std::string> texts;
+  for (const char* strategy : strategies) {
+    nlohmann::ordered_json with = document;
+    with["graph"]["strategy"] = nlohmann::ordered_json::parse(strategy);
+    const std::string type = with["graph"]["strategy"]["type"];
+    if (type == "ModelParallel")
+      with["graph"]["nodes"][1]["strategy"] = nlohmann::ordered_json::parse(
+          R"({"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}})");
+    if (type == "DataParallel" || type == "Federated") with["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+    texts.push_back(with.dump(1));
+  }
+  return texts;
+}
+
+// A folder to run in, until the scope ends.
+class InFolder {
+ public:
+  explicit InFolder(const std::filesystem::path& folder) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(folder);
+  }
+  InFolder(const InFolder&) = delete;
+  InFolder& operator=(const InFolder&) = delete;
+  ~InFolder() { std::filesystem::current_path(before_); }
+
+ private:
+  std::filesystem::path before_;
+};
+
+// What was read can be counted, and written and read again.
+inline void use(const Run& run, const Registry& registry) {
+  EXPECT_FALSE(run.graph.outputs().empty());
+  EXPECT_GE(footprint_of(run).total(), 0);
+  const std::string text = nlohmann::ordered_json{{"graph", run.graph.to_json()}}.dump();
+  const Graph again = Graph::from_json(JsonDocument::parse(text).root().at("graph"), registry.operators);
+  EXPECT_EQ(again.nodes().size(), run.graph.nodes().size());
+}
+
 inline void try_mutations(unsigned count) {
-  std::filesystem::current_path(TUTTI_EXAMPLES);  // where they find their files
-  const std::vector<std::string> texts = examples();
+  const InFolder in_examples(TUTTI_EXAMPLES);  // where they find their files
+  std::vector<std::string> texts = examples();
   ASSERT_FALSE(texts.empty());
+  for (std::string& text : with_other_strategies(text_of("fashion_mnist_residual.json")))
+    texts.push_back(std::move(text));
   const Registry registry;
   std::vector<nlohmann::ordered_json> documents;
   for (const std::string& text : texts) {
@@ -162,7 +216,7 @@ inline void try_mutations(unsigned count) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     try {
       const Run run = read_run(JsonDocument::parse(text, "run.json").root(), registry);
-      EXPECT_FALSE(run.graph.outputs().empty());
+      use(run, registry);
       ++read;
     } catch (const UsageError& error) {
       EXPECT_TRUE(names_a_place(error.what())) << error.what();

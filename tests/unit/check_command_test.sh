@@ -36,6 +36,21 @@ sed 's/"units": 256/"units": 1000000000/' "$file" >"$scratch/large.json"
 expect 0 "so it was not tried" "$tutti" check "$scratch/large.json"
 sed 's/"batch_size": 128/"batch_size": 100000000/' "$file" >"$scratch/rows.json"
 expect 0 "so it was not tried" "$tutti" check "$scratch/rows.json"
+# What a step keeps inside of a node is more than can be counted before: it is tried, and ends before the machine is full.
+sed 's/"batch_size": 128/"batch_size": 20000/
+  s/"op": "linear",  "inputs": \["flat"\], "units": 256/"op": "graph", "inputs": ["flat"], "nodes": [\
+    {"id": "seq", "op": "reshape", "inputs": ["flat"], "shape": [784, 1]},\
+    {"id": "memory", "op": "lstm", "inputs": ["seq"], "units": 512, "output": "last"}], "outputs": ["memory"]/' \
+  "$file" >"$scratch/inside.json"
+expect 0 "hidden.memory" "$tutti" check "$scratch/inside.json" --quick
+expect 0 "warning: a few steps were tried, and failed: they take more than the" "$tutti" check "$scratch/inside.json"
+cp "$file" "$scratch/mine.json"
+expect 2 "is the run file itself" "$tutti" check "$scratch/mine.json" --quick --dot "$scratch/mine.json"
+sed 's/"strategy": .*/"strategy": {"type": "ModelParallel", "partitions": [{"node_ids": ["flat", "hidden"],\
+  "target": {"WorkerId": "w0"}}, {"node_ids": ["act", "logits"], "target": {"Tag": "big"}}],\
+  "communication": {"protocol": "Direct"}} },/' "$file" >"$scratch/cut.json"
+expect 0 "moved       256 KiB between workers in a step" "$tutti" check "$scratch/cut.json"
+expect 0 "not tried: nothing carries this strategy out yet" "$tutti" check "$scratch/cut.json"
 sed 's/"units": 256/"units": 1000000000000/' "$file" >"$scratch/larger.json"
 expect 2 "graph.hidden.units: expected a whole number from 1 to 1000000000" "$tutti" check "$scratch/larger.json"
 expect 2 "there is no such file" "$tutti" check "$scratch/nothing.json"

@@ -1,16 +1,16 @@
-// Trains a run for some steps, on rows drawn at random, and prints how many bytes it had at most.
+// Trains a run for some steps, as a program of one's own would, and prints how many bytes it had at most.
 //
 //   footprint_worker run.json
 #include <fstream>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
+#include <tutti/base/random.hpp>
 #include <tutti/graph/graph_module.hpp>
-#include <tutti/nn/data_parallel.hpp>
-#include <tutti/train/run.hpp>
+#include <tutti/train/batch.hpp>
+#include <tutti/train/data_parallel_options.hpp>
 #include <tutti/train/torch_optimizer.hpp>
 
 namespace tutti {
@@ -24,32 +24,22 @@ std::uint64_t most_resident_bytes() {
   return 0;
 }
 
-torch::Tensor draw(const ValueSpec& spec, std::int64_t rows, std::int64_t classes) {
-  const Shape sizes = with_rows(rows, spec.shape);
-  if (spec.type == ValueType::int64) return torch::randint(0, std::max<std::int64_t>(classes, 1), sizes, torch::kInt64);
-  return torch::randn(sizes);
-}
-
-// As a program of one's own would.
 void train(const Run& run, int steps) {
-  auto net = std::make_shared<GraphModule>(run.graph, run.seed);
-  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
-  const int replicas = parallel == nullptr ? 1 : static_cast<int>(parallel->num_replicas);
-  const auto options = torch_options(run.optimizer);
-  DataParallelOptions engine{.replicas = replicas, .clip_norm = run.train.clip_norm};
-  if (const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation)) {
-    engine.algorithm = method->algorithm;
-    engine.compression = method->compression;
-    engine.logical_shards = method->logical_shards;
-  }
-  DataParallel<GraphModule> model(net, net->groups(*options), *options, engine);
-  using Batch = std::tuple<torch::Tensor, torch::Tensor>;
-  const DataDescription& data = run.data.opened_by.description;
+  const DataSplits data = run.data.opened_by.open();
+  const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
+  const auto rule = torch_options(run.optimizer);
+  DataParallel<GraphModule> model(net, net->groups(*rule), *rule, data_parallel_options(run));
+  RandomStream draws({run.seed});
   for (int step = 0; step < steps; ++step) {
-    const Batch rows{draw(data.inputs.front().second, run.data.batch_size, data.classes),
-                     draw(data.target, run.data.batch_size, data.classes)};
-    model.step(rows, [&](GraphModule& module, const Batch& mine) {
-      return run.loss.compute(module.forward(std::get<0>(mine)), std::get<1>(mine));
+    std::vector<std::int64_t> numbers;
+    for (std::int64_t row = 0; row < run.data.batch_size; ++row)
+      numbers.push_back(static_cast<std::int64_t>(draws.below(static_cast<std::uint64_t>(data.train->size()))));
+    model.step(data.train->rows(numbers), [&](GraphModule& module, const DataRows& mine) {
+      const torch::Tensor output = module.forward(graph_inputs(run, mine)).front();
+      const torch::NoGradGuard no_gradients;
+      for (const RunMetric& metric : run.metrics) (void)metric.metric.measure(output.detach(), mine.target);
+      const torch::AutoGradMode with_gradients(true);
+      return run.loss.compute(output, mine.target);
     });
   }
 }

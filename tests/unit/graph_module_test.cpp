@@ -496,6 +496,98 @@ TEST(GraphModule, NamesTheNodeThatFails) {
             "the node 'last' (refuses): not today");
 }
 
+TEST(GraphModule, TwoPassesInAStepDrawDifferently) {
+  const Graph graph = GraphBuilder().input("x", {100}).node("drop", "dropout", {"x"}).output("drop").build();
+  GraphModule module(graph);
+  GraphModule other(graph);
+  const Tensor ones = torch::ones({2, 100});
+  const auto passes = [&] {
+    const RandomDraws step({.seed = 7, .step = 3});
+    return std::vector<Tensor>{module.forward(ones), module.forward(ones), other.forward(ones)};
+  };
+  const std::vector<Tensor> first = passes();
+  const std::vector<Tensor> again = passes();
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_TRUE(torch::equal(first[i], again[i]));
+    EXPECT_FALSE(torch::equal(first[i], first[(i + 1) % first.size()]));
+  }
+}
+
+TEST(GraphModule, ANodeCanBeEvaluatedWhileOthersAreTrained) {
+  const Graph graph = GraphBuilder()
+                          .input("x", {4})
+                          .node("norm", "batch_norm", {"x"})
+                          .node("drop", "dropout", {"norm"}, {{"p", 1}})
+                          .output("drop")
+                          .build();
+  const auto module = std::make_shared<GraphModule>(graph);
+  module->named_modules()["norm"]->eval();
+  (void)module->forward(torch::randn({8, 4}));
+  EXPECT_TRUE(torch::equal(module->named_buffers()["norm.running_mean"], torch::zeros({4})));
+  module->train();
+  module->named_modules()["drop"]->eval();
+  EXPECT_GT(module->forward(torch::randn({8, 4})).abs().sum().item<float>(), 0);
+  EXPECT_FALSE(torch::equal(module->named_buffers()["norm.running_mean"], torch::zeros({4})));
+}
+
+// An operator of a user's that does what it likes with its input.
+Graph with_operator(const std::function<Tensor(const Tensor&)>& f) {
+  OperatorRegistry operators;
+  operators.add({.name = "mine", .resolve = [f](const Options&, std::span<const ValueSpec> inputs) {
+                   return Operator{.output = inputs[0],
+                                   .compute = [f](const OperatorCall& call) { return f(call.inputs[0]); }};
+                 }});
+  return GraphBuilder().input("x", {1}).node("y", "mine", {"x"}).output("y").build(operators);
+}
+
+TEST(GraphModule, HoldsOperatorsToWhatTheyPromise) {
+  const auto refused = [](const std::function<Tensor(const Tensor&)>& f) {
+    return testing::usage_error([&] { (void)GraphModule(with_operator(f)).forward(torch::zeros({3, 1})); });
+  };
+  EXPECT_EQ(refused([](const Tensor& x) { return x.relu(); }), "(no error)");
+  EXPECT_EQ(refused([](const Tensor& x) { return x.squeeze(1); }),
+            "the node 'y' (mine): expected 3 rows of [1] to come out, found the shape [3]");
+  EXPECT_EQ(refused([](const Tensor& x) { return x.sum(0, true); }),
+            "the node 'y' (mine): expected 3 rows of [1] to come out, found the shape [1, 1]");
+  EXPECT_EQ(refused([](const Tensor&) { return Tensor(); }),
+            "the node 'y' (mine): expected 3 rows of [1] to come out, found nothing");
+  EXPECT_THAT(refused([](const Tensor& x) { return Tensor(x).add_(1); }), HasSubstr("it writes to its input"));
+}
+
+struct InPlace : torch::nn::Module {
+  Tensor forward(Tensor x) { return x.relu_() + (is_training() ? 1 : 0); }
+};
+
+TEST(ModuleOperator, MayWriteToItsInputWhichOthersDoNotSee) {
+  OperatorRegistry operators;
+  operators.add(module_operator(
+      {.name = "in_place",
+       .make = [](const Options&, std::span<const ValueSpec>) { return std::make_shared<InPlace>(); },
+       .forward = [](torch::nn::Module& module,
+                     std::span<const Tensor> inputs) { return static_cast<InPlace&>(module).forward(inputs[0]); }}));
+  const Graph graph = GraphBuilder()
+                          .input("x", {2})
+                          .node("a", "in_place", {"x"})
+                          .node("b", "tanh", {"x"})
+                          .output("a")
+                          .output("b")
+                          .build(operators);
+  GraphModule module(graph);
+  const Tensor x = torch::tensor({{-1.0f, 2.0f}});
+  const Tensor before = x.clone();
+  const std::vector<Tensor> outputs = module.forward(std::vector<Tensor>{x});
+  EXPECT_TRUE(torch::equal(x, before));
+  EXPECT_TRUE(torch::equal(outputs[1], before.tanh()));
+}
+
+TEST(Graph, IsReadWithoutDrawingFromLibtorchsGenerator) {
+  torch::manual_seed(5);
+  const Tensor expected = torch::rand({3});
+  torch::manual_seed(5);
+  (void)GraphBuilder().input("x", {4}).node("gate", "gate", {"x"}, {{"hidden", 5}}).output("gate").build(with_gate());
+  EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
+}
+
 TEST(GraphModule, OfThousandsOfNodesIsMadeAndComputes) {
   GraphBuilder builder;
   builder.input("x", {1});

@@ -86,7 +86,8 @@ TEST(Graph, WarnsOfWhatNothingUses) {
       {"id": "last", "op": "relu", "inputs": ["image"]}, {"id": "lost", "op": "linear", "inputs": ["image"], "units": 3}],
       "outputs": ["last"]})");
   EXPECT_THAT(graph.warnings(),
-              ElementsAre("the node 'lost' is not computed: no output needs it", "no output needs the input 'other'"));
+              ElementsAre("the node 'lost' is not computed: no output needs it", "no output needs the input 'other'",
+                          "nothing is trained: no parameter that an output needs is free to change"));
   EXPECT_THAT(graph.parameters(), IsEmpty());
 }
 
@@ -158,6 +159,8 @@ TEST(Graph, RefusesWhatCannotBeAndNamesThePlace) {
        "graph.last.op: there is no operator 'qqqq'; expected one of adap"},
       {node(R"("op": "relu", "inputs": ["imag"])"),
        "graph.last.inputs[0]: there is no node or input 'imag'; did you mean 'image'?"},
+      {node(R"("op": "relu", "inputs": ["image.x"])"),
+       "graph.last.inputs[0]: the input 'image' is one value: expected 'image'"},
       {node(R"("op": "relu", "inputs": [])"), "graph.last.inputs: relu takes 1 input, found 0"},
       {node(R"("op": "add", "inputs": ["image"])"), "graph.last.inputs: add takes at least 2 inputs, found 1"},
       {node(R"("op": "attention", "heads": 1, "inputs": ["image", "image", "image", "image"])"),
@@ -190,6 +193,7 @@ TEST(Graph, RefusesWhatCannotBeAndNamesThePlace) {
       {with_nodes(R"({"id": "a.b", "op": "relu", "inputs": ["image"]})"),
        "expected a name of letters, digits, _ and -"},
       {with_nodes(R"({"id": "outputs", "op": "relu", "inputs": ["image"]})"), "is a key of a graph"},
+      {with_nodes(R"({"id": "op", "op": "relu", "inputs": ["image"]})"), "is a key of a graph"},
       {with_nodes(R"({"id": "last", "op": "relu", "inputs": ["a"]}, {"id": "a", "op": "relu", "inputs": ["b"]},
                      {"id": "b", "op": "relu", "inputs": ["a"]})"),
        "graph.a: nodes go round in a cycle: a -> b -> a"},
@@ -425,6 +429,12 @@ TEST(GraphBuilder, NamesTheInputsOfASubgraph) {
               HasSubstr("there is an input 'x' already"));
 }
 
+TEST(GraphBuilder, MakesAGraphWithoutNodes) {
+  const Graph graph = GraphBuilder().input("x", {4}).output("x").build();
+  EXPECT_THAT(graph.nodes(), IsEmpty());
+  EXPECT_THAT(graph.warnings(), ElementsAre(HasSubstr("nothing is trained")));
+}
+
 TEST(GraphBuilder, RefusesWhatCannotBe) {
   const auto linear = [](const Json& options) {
     return testing::usage_error(
@@ -432,6 +442,8 @@ TEST(GraphBuilder, RefusesWhatCannotBe) {
   };
   EXPECT_THAT(linear({{"units", "many"}}), HasSubstr("graph.y.units: expected a whole number"));
   EXPECT_THAT(linear(Json::array({1})), HasSubstr("the options of the node 'y' are no object: [1]"));
+  EXPECT_THAT(linear({{"units", 3}, {"op", "relu"}}), HasSubstr("the options of the node 'y' have 'op' once more"));
+  EXPECT_THAT(linear({{"units", "\xff"}}), HasSubstr("not UTF-8"));
   EXPECT_THAT(testing::usage_error([] { (void)GraphBuilder().build(); }), HasSubstr("graph"));
   EXPECT_THAT(testing::usage_error([] { (void)GraphBuilder().input("x", {4}).input("x", {5}); }),
               HasSubstr("there is an input 'x' already"));
@@ -458,11 +470,27 @@ TEST(OperatorRegistry, TakesOperatorsOfItsUsers) {
   operators.add({.name = "broken", .resolve = [](const Options&, std::span<const ValueSpec>) -> Operator {
                    throw std::out_of_range("beyond the end\nand more");
                  }});
+  const auto add_with = [&](const std::string& name, const std::vector<ParameterSpec>& parameters) {
+    operators.add(
+        {.name = name, .resolve = [parameters](const Options&, std::span<const ValueSpec> inputs) {
+           return Operator{
+               .output = inputs[0],
+               .parameters = parameters,
+               .compute =
+                   OperatorRegistry().find("relu")->resolve(Options(JsonDocument::parse("{}").root()), inputs).compute};
+         }});
+  };
+  add_with("unset", {{.name = "factor", .shape = {1}}});
+  add_with("doubled", {{"a", {1}, initializer::Constant{}}, {"a", {1}, initializer::Constant{}}});
+  add_with("dotted", {{"a.", {1}, initializer::Constant{}}});
   const auto refused_op = [&](const std::string& op) {
     return testing::usage_error(
         [&] { (void)GraphBuilder().input("x", {4}).node("y", op, {"x"}).output("y").build(operators); });
   };
   EXPECT_THAT(refused_op("idle"), HasSubstr("graph.y: the operator 'idle' does not say how to compute"));
+  EXPECT_THAT(refused_op("unset"), HasSubstr("graph.y: the operator 'unset' does not say what its parameter 'factor'"));
+  EXPECT_THAT(refused_op("doubled"), HasSubstr("graph.y: the operator 'doubled' has a parameter or buffer 'a'"));
+  EXPECT_THAT(refused_op("dotted"), HasSubstr("has a parameter or buffer 'a.' that is no name"));
   EXPECT_THAT(refused_op("picky"), ::testing::EndsWith(": graph.y: it takes pairs"));
   EXPECT_THAT(refused_op("broken"), ::testing::EndsWith(": graph.y: beyond the end"));
   const GraphBuilder builder = GraphBuilder().input("x", {4}).node("y", "twice", {"x"}, {{"really", true}}).output("y");

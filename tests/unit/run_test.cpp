@@ -85,7 +85,14 @@ TEST(Run, RefusesWhatCannotBeAndNamesThePlace) {
        ": loss.class_weights: expected a class that counts for something"},
       {"/metrics/1/k", 11, ": metrics[1].k: expected"},
       {"/optimizer/name", "sdg", ": optimizer.name: expected"},
-      {"/optimizer/lr", -1, ": optimizer: sgd: lr: expected a number from 0 on, found -1"},
+      {"/optimizer/lr", -1, ": optimizer.lr: expected a number of at least 0, found -1"},
+      {"/optimizer/nesterov", true, "(no error)"},
+      {"/optimizer", {{"name", "sgd"}}, ": optimizer: missing key \"lr\""},
+      {"/optimizer", {{"name", "sgd"}, {"lr", 1}, {"nesterov", true}}, ": optimizer: sgd: "},
+      {"/optimizer", {{"name", "adam"}, {"beta2", 1}}, ": optimizer.beta2: expected a number"},
+      {"/graph/strategy", Json::parse(R"({"type": "ModelParallel", "partitions": [{"node_ids": ["hidden"],
+        "target": {"WorkerId": "w0"}}], "communication": {"protocol": "Pipeline", "micro_batch_size": 129}})"),
+       ": data.batch_size: expected the 129 rows of a micro-batch, found 128"},
       {"/optimizer/beta1", 0.9, ": optimizer: unknown key"},
       {"/optimizer/nesterov", 1, ": optimizer.nesterov: expected"},
       {"/train/steps", 3, ": train: expected either epochs or steps"},
@@ -93,6 +100,7 @@ TEST(Run, RefusesWhatCannotBeAndNamesThePlace) {
       {"/output", "", ": output: expected a folder"}};
   for (const auto& [pointer, value, message] : cases) {
     EXPECT_THAT(refused(pointer, value), HasSubstr(message)) << pointer;
+    if (message == "(no error)") continue;
     EXPECT_THAT(refused(pointer, value), ::testing::StartsWith("run.json:1:")) << pointer;
   }
 }
@@ -162,6 +170,17 @@ TEST(Registry, WhatUsersFunctionsRefuseIsToldAtItsPlace) {
   document["loss"] = "picky";
   EXPECT_THAT(testing::usage_error([&] { (void)read(document, registry); }),
               ::testing::EndsWith(": loss: it is for pairs"));
+  registry.losses.add(
+      {.name = "broken", .resolve = [](const Options&, const ValueSpec&, const DataDescription&) -> Loss {
+         throw std::out_of_range("beyond\nthe end");
+       }});
+  document["loss"] = "broken";
+  EXPECT_THAT(testing::usage_error([&] { (void)read(document, registry); }), ::testing::EndsWith(": loss: beyond"));
+  registry.losses.add(
+      {.name = "empty", .resolve = [](const Options&, const ValueSpec&, const DataDescription&) { return Loss{}; }});
+  document["loss"] = "empty";
+  EXPECT_THAT(testing::usage_error([&] { (void)read(document, registry); }),
+              ::testing::EndsWith(": loss: it was made without the function 'compute'"));
 }
 
 // --- losses and metrics ---
@@ -181,6 +200,26 @@ TEST(Loss, ClassWeightsCountBetweenRowsToo) {
   }
   EXPECT_NEAR(sum / *whole.weight, whole.loss.item<double>(), 1e-12);
   EXPECT_EQ(loss.compute(output.narrow(0, 3, 2), target.narrow(0, 3, 2)).weight, 0);  // and no number that is none
+}
+
+TEST(Loss, WhatIsIgnoredDoesNotCount) {
+  for (const char* name : {"cross_entropy", "nll"}) {
+    Json document = example();
+    document["loss"] = name;
+    const Loss loss = read(document).loss;
+    const torch::Tensor output = torch::randn({4, 10}, torch::kFloat64).log_softmax(1);
+    const WeightedLoss some = loss.compute(output, torch::tensor({3, -100, 4, -100}, torch::kInt64));
+    EXPECT_EQ(some.weight, 2);
+    EXPECT_NEAR(some.loss.item<double>(), -(output[0][3] + output[2][4]).item<double>() / 2, 1e-12);
+    const WeightedLoss none = loss.compute(output, torch::full({4}, -100, torch::kInt64));
+    EXPECT_EQ(none.weight, 0);
+    EXPECT_EQ(none.loss.item<double>(), 0);
+  }
+  const Metric accuracy = read(example()).metrics.front().metric;
+  const torch::Tensor output = torch::eye(10).narrow(0, 0, 3);
+  const MetricSum sum = accuracy.measure(output, torch::tensor({0, -100, 1}, torch::kInt64));
+  EXPECT_EQ(sum.sum, 1);
+  EXPECT_EQ(sum.count, 2);
 }
 
 TEST(Metrics, OfOneNameAreToldApartByTheNamesTheyAreGiven) {
@@ -229,14 +268,31 @@ TEST(Footprint, CountsWhatTravelsAfterCompressionAndByAlgorithm) {
     return footprint_of(read(document)).moved.value();
   };
   const double elements = 784 * 256 + 256 + 256 * 10 + 10;
-  EXPECT_EQ(moved({{"compression", "BFloat16"}}), 2 * elements);
+  // Slices are read from the other, and written there.
+  EXPECT_EQ(moved({{"compression", "BFloat16"}}), 2 * 2 * elements);
+  EXPECT_EQ(moved({{"algorithm", "SharedSlices"}}, 4), 2 * 4 * 3 * elements);
   EXPECT_EQ(moved({{"compression", "Float16"}, {"algorithm", "Ring"}}, 4), 2 * 2 * 3 * elements);
   // An index and a value of each, and at least one: 2007, 3, 26 and 1 of them, to everybody else.
   EXPECT_EQ(moved({{"compression", {{"TopK", 0.01}}}}, 3), 3 * 2 * 8 * (2007 + 3 + 26 + 1));
-  EXPECT_EQ(moved({{"compression", {{"PowerSgd", 2}}}}), 4 * (2 * (784 + 256) + 2 * (256 + 10) + 256 + 10));
+  EXPECT_EQ(moved({{"compression", {{"PowerSgd", 2}}}}), 2 * 4 * (2 * (784 + 256) + 2 * (256 + 10) + 256 + 10));
   EXPECT_EQ(moved({{"algorithm", "Centralized"}}, 4), 4 * 2 * 3 * elements);
   EXPECT_EQ(moved({{"logical_shards", 8}}, 4), 4 * 3 * elements);  // two neighbours are one part
   EXPECT_EQ(moved(Json::object(), 1), 0);
+  Json served = example();
+  served["graph"]["strategy"]["aggregation"] = {{"method", "ParameterServer"}};
+  EXPECT_EQ(footprint_of(read(served)).moved, 2 * 2 * 4 * elements);
+}
+
+TEST(Footprint, CountsWhatTravelsBetweenPartitions) {
+  Json document = example();
+  document["graph"]["nodes"].push_back({{"id", "sum"}, {"op", "linear"}, {"inputs", {"hidden"}}, {"units", 10}});
+  document["graph"]["nodes"].push_back({{"id", "last"}, {"op", "add"}, {"inputs", {"logits", "sum"}}});
+  document["graph"]["outputs"] = {"last"};
+  document["graph"]["strategy"] = Json::parse(R"({"type": "ModelParallel", "partitions": [
+      {"node_ids": ["flat", "hidden"], "target": {"WorkerId": "w0"}},
+      {"node_ids": ["logits", "sum"], "target": {"WorkerId": "w1"}}], "communication": {"protocol": "Direct"}})");
+  // "hidden" goes to w1 once, for both; "logits" and "sum" come back to "last"; and their gradients.
+  EXPECT_EQ(footprint_of(read(document)).moved, 2 * 4 * 128 * (256 + 10 + 10));
 }
 
 TEST(Footprint, CountsPrivateParametersAndBuffersForEachReplica) {

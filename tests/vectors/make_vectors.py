@@ -87,9 +87,9 @@ def convolution(op, row, **options):
     return Case(op, options, [row], CONVOLUTIONS[op](row[0], **arguments))
 
 
-def embedding(tokens, entries, units):
-    options = {"entries": entries, "units": units}
-    return Case("embedding", options, [torch.tensor(tokens)], nn.Embedding(entries, units))
+def embedding(tokens, entries, units, **options):
+    net = nn.Embedding(entries, units, **renamed(options, {"padding": "padding_idx"}))
+    return Case("embedding", {"entries": entries, "units": units, **options}, [torch.tensor(tokens)], net)
 
 
 def weighted_layers():
@@ -104,6 +104,7 @@ def weighted_layers():
     yield convolution("conv2d", (2, 4, 5), filters=3, kernel=3)
     yield convolution("conv2d", (4, 5, 4), filters=2, kernel=[2, 3], stride=[2, 1], padding=[0, 2], groups=2)
     yield convolution("conv2d", (2, 4, 3), filters=2, kernel=[3, 2], padding="same", bias=False)
+    yield convolution("conv2d", (2, 4, 3), filters=2, kernel=2, stride=2, padding="valid")
     yield convolution("conv2d", (2, 4, 4), filters=4, kernel=2, padding="same", dilation=[1, 2], groups=2)
     yield convolution("conv2d", (1, 5, 5), filters=2, kernel=2, stride=2, padding=1, dilation=2)
 
@@ -117,6 +118,7 @@ def weighted_layers():
 
     yield embedding([3, 0], 4, 2)
     yield embedding([[0, 4, 4], [1, 0, 4]], 5, 3)
+    yield embedding([[0, 4, 4], [1, 0, 4]], 5, 3, padding=4)
     yield embedding([[[0, 1], [2, 2]], [[1, 1], [0, 2]], [[2, 2], [2, 2]]], 3, 2)
 
 
@@ -135,7 +137,8 @@ POOLS = {
 
 
 def pool(op, row, **options):
-    return Case(op, options, [row], POOLS[op](**renamed(options, {"kernel": "kernel_size", "size": "output_size"})))
+    names = {"kernel": "kernel_size", "size": "output_size", "ceil": "ceil_mode", "count_padding": "count_include_pad"}
+    return Case(op, options, [row], POOLS[op](**renamed(options, names)))
 
 
 def pools():
@@ -146,10 +149,19 @@ def pools():
         yield pool(f"{kind}_pool2d", (2, 4, 5), kernel=2)
         yield pool(f"{kind}_pool2d", (1, 5, 4), kernel=[3, 2], stride=[1, 2], padding=[1, 0])
         yield pool(f"{kind}_pool2d", (2, 4, 4), kernel=2, stride=1, padding=1)
+        yield pool(f"{kind}_pool1d", (2, 6), kernel=3, stride=2, ceil=True)
+        yield pool(f"{kind}_pool1d", (1, 2), kernel=2, stride=3, padding=1, ceil=True)
+        yield pool(f"{kind}_pool2d", (1, 5, 4), kernel=[2, 3], stride=[3, 2], padding=[1, 1], ceil=True)
         yield pool(f"adaptive_{kind}_pool1d", (2, 6), size=4)
         yield pool(f"adaptive_{kind}_pool1d", (2, 3), size=[5])
         yield pool(f"adaptive_{kind}_pool2d", (2, 5, 4), size=2)
         yield pool(f"adaptive_{kind}_pool2d", (1, 4, 3), size=[3, 1])
+
+
+    yield pool("max_pool1d", (2, 7), kernel=3, stride=1, dilation=2)
+    yield pool("max_pool2d", (1, 6, 5), kernel=[2, 3], stride=2, padding=1, dilation=[3, 1], ceil=True)
+    yield pool("avg_pool1d", (2, 5), kernel=3, padding=1, count_padding=False)
+    yield pool("avg_pool2d", (1, 4, 5), kernel=3, stride=2, padding=1, ceil=True, count_padding=False)
 
 
 def batch_norm(row, mode, **options):
@@ -204,11 +216,14 @@ ACTIVATIONS = {
     "elu": F.elu,
     "softplus": F.softplus,
     "gelu": F.gelu,
+    "log_sigmoid": F.logsigmoid,
+    "softsign": F.softsign,
+    "hardtanh": F.hardtanh,
 }
 
 
 def activation(op, values, **options):
-    arguments = renamed(options, {"slope": "negative_slope"})
+    arguments = renamed(options, {"slope": "negative_slope", "min": "min_val", "max": "max_val"})
     return function(op, options, [values], lambda x: ACTIVATIONS[op](x, **arguments))
 
 
@@ -231,12 +246,12 @@ class LearnedPositions(nn.Module):
 
 
 def waves(x):
-    """As PyTorch's tutorial on transformers has them; the table of the node is one of float32."""
+    """As PyTorch's tutorial on transformers has them."""
     positions, units = x.shape[1:]
     angles = torch.arange(positions).double()[:, None] * torch.exp(
         torch.arange(0, units, 2).double() * (-math.log(10000.0) / units)
     )
-    table = torch.zeros(positions, units)
+    table = torch.zeros(positions, units, dtype=torch.float64)
     table[:, 0::2] = torch.sin(angles)
     table[:, 1::2] = torch.cos(angles)[:, : units // 2]
     return x + table
@@ -248,6 +263,11 @@ def element_by_element():
         yield activation(op, (2, 3))
     yield activation("leaky_relu", CORNERS, slope=0.2)
     yield activation("elu", CORNERS, alpha=0.7)
+    yield activation("elu", (2, 3), alpha=-0.5)
+    yield activation("leaky_relu", CORNERS, slope=-0.1)
+    yield activation("hardtanh", CORNERS, min=-0.5, max=2.0)
+    yield Case("prelu", {}, [(2, 3)], nn.PReLU())
+    yield Case("prelu", {"per_channel": True}, [(2, 3)], nn.PReLU(2))
     yield activation("softplus", CORNERS, beta=2.0)
     yield activation("softplus", (2, 3), beta=0.5)
     yield activation("gelu", CORNERS, approximate="none")
@@ -259,6 +279,7 @@ def element_by_element():
     yield dropout("eval")
     yield dropout("eval", p=0.3)
     yield dropout("train", p=0.0)
+    yield dropout("train", p=1.0)
     yield Case("positional_embedding", {}, [(3, 4)], LearnedPositions(3, 4))
     yield Case("positional_embedding", {"kind": "learned"}, [(2, 5)], LearnedPositions(2, 5))
     yield function("positional_embedding", {"kind": "sinusoidal"}, [(6, 4)], waves)

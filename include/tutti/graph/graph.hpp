@@ -51,7 +51,7 @@ struct GraphOutput {
 
 // A parameter of a node. Nodes that are tied name the same one.
 struct GraphParameter {
-  std::string path;  // "body.conv1.weight": of the first node that has it
+  std::string path;  // "body.conv1.weight": of the node that the others are tied to
   Shape shape;
   std::optional<Initializer> initial;  // nothing where a module has its own
   bool is_frozen = false;

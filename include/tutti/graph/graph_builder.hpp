@@ -45,6 +45,7 @@ class GraphBuilder {
 
  private:
   void refuse_unless_new_input(const std::string& name) const;
+  GraphBuilder& add_graph(nlohmann::ordered_json node, const GraphBuilder& body);
 
   nlohmann::ordered_json document_ = nlohmann::ordered_json::object();
 };

@@ -9,7 +9,8 @@
 //
 // Where a value or a parameter has several consumers, their gradients add up in the order of the consumers' paths: the
 // same bits in whatever order the nodes are computed. What a node draws in training is named by its path
-// (RandomDraws), so it does not depend on what others draw.
+// (RandomDraws), so it does not depend on what others draw. Each node is a submodule under its path, and can be put
+// into evaluation by itself: net->named_modules()["body.norm"]->eval().
 //
 // Threads: as torch::nn::Module; several may call forward at a time while nothing changes the module.
 #pragma once

@@ -63,8 +63,8 @@ using Initializer = std::variant<initializer::Constant, initializer::Uniform, in
 nlohmann::ordered_json to_json(const Initializer& initializer);
 Initializer initializer_from_json(const JsonValue& value);
 
-// Xavier, Kaiming and Orthogonal want at least two dimensions: a UsageError otherwise. The first is that of the
-// outputs, the second that of the inputs, the others are those of a kernel.
+// Xavier, Kaiming and Orthogonal want at least two dimensions: a UsageError otherwise. The first is taken
+// for that of the outputs, the second for that of the inputs, the others for those of a kernel, as PyTorch does.
 std::vector<float> initial_values(const Initializer& initializer, const Shape& shape,
                                   std::span<const std::uint64_t> stream);
 

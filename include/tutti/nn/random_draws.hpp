@@ -45,6 +45,9 @@ class RandomDraws {
   // The innermost scope of this thread; null outside of any.
   static const RandomDraws* current();
 
+  // 0, 1, 2, ...: for what opens scopes of its own in this one, so that it draws something else each time.
+  std::uint64_t next_inside() const { return inside_++; }
+
   // What the scope draws from: for whatever takes a generator. Valid as long as the scope.
   const at::Generator& generator();
 
@@ -53,6 +56,7 @@ class RandomDraws {
   RandomDraws* outer_;
   std::size_t depth_;     // how many scopes of this thread are around this one
   bool started_ = false;  // at the first draw the generator is set to its start
+  mutable std::uint64_t inside_ = 0;
 };
 
 }  // namespace tutti

@@ -21,16 +21,15 @@ struct Footprint {
   // What the nodes compute for a batch, all of it: a step keeps some of this, and takes more for a while.
   double values = 0;
 
-  // Between replicas, in a step: sent, or read from each other's memory. Nothing where nobody knows how to carry the
-  // strategy out.
+  // Between replicas or workers, in a step: sent, or read from each other's memory and written there. Nothing where the
+  // strategy does not say.
   std::optional<double> moved = {};
 };
 
 Footprint footprint_of(const Run& run);
 
-// Carries out a few steps of the run, on rows drawn at random, and tells how much memory this process had at most. For
-// a process of its own, which does nothing else: what libtorch, its libraries and malloc keep for themselves cannot be
-// counted.
+// Opens the data, carries out a few steps of the run, and tells how much memory this process had at most. For a process
+// of its own, which does nothing else: what libtorch, its libraries and malloc keep for themselves cannot be counted.
 double measure_memory(const Run& run);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 
 #include <ATen/ATen.h>
@@ -22,6 +23,17 @@ void add(OperatorRegistry& registry, const std::string& name, const std::functio
 
 void add(OperatorRegistry& registry, const std::string& name, at::Tensor (*f)(const at::Tensor&)) {
   add(registry, name, [f](const Options&) { return Activation(f); });
+}
+
+// A slope for what is negative that is learnt: one, or one for each channel.
+Operator resolve_prelu(const Options& options, Inputs inputs) {
+  expect_float(options, inputs);
+  const bool is_per_channel = options.boolean("per_channel", false);
+  if (is_per_channel && inputs[0].shape.empty())
+    throw options.error("expected an input with channels, found one number");
+  return {.output = inputs[0],
+          .parameters = {{"weight", {is_per_channel ? inputs[0].shape[0] : 1}, initializer::Constant{0.25}}},
+          .compute = [](const OperatorCall& call) { return at::prelu(call.inputs[0], call.parameters[0]); }};
 }
 
 // Over one dimension of a row, the last one unless it is named.
@@ -50,12 +62,20 @@ void add_activations(OperatorRegistry& registry) {
   add(registry, "hardswish", [](const at::Tensor& x) { return at::hardswish(x); });
   add(registry, "sigmoid", [](const at::Tensor& x) { return at::sigmoid(x); });
   add(registry, "tanh", [](const at::Tensor& x) { return at::tanh(x); });
+  add(registry, "log_sigmoid", [](const at::Tensor& x) { return at::log_sigmoid(x); });
+  add(registry, "softsign", [](const at::Tensor& x) { return x / (x.abs() + 1); });
+  add(registry, "hardtanh", [](const Options& options) -> Activation {
+    const double min = options.number("min", {}, -1);
+    const double max = options.number("max", {.min = min, .min_excluded = true}, std::max(1.0, min + 1));
+    return [min, max](const at::Tensor& x) { return at::hardtanh(x, min, max); };
+  });
+  registry.add({.name = "prelu", .resolve = resolve_prelu});
   add(registry, "leaky_relu", [](const Options& options) -> Activation {
-    const double slope = options.number("slope", {.min = 0}, 0.01);
+    const double slope = options.number("slope", {}, 0.01);
     return [slope](const at::Tensor& x) { return at::leaky_relu(x, slope); };
   });
   add(registry, "elu", [](const Options& options) -> Activation {
-    const double alpha = options.number("alpha", {.min = 0, .min_excluded = true}, 1);
+    const double alpha = options.number("alpha", {}, 1);
     return [alpha](const at::Tensor& x) { return at::elu(x, alpha); };
   });
   add(registry, "softplus", [](const Options& options) -> Activation {

@@ -12,14 +12,15 @@ namespace {
 Shape broadcast(const Options& options, Inputs inputs) {
   Shape shape = inputs[0].shape;
   for (const ValueSpec& input : inputs.subspan(1)) {
+    const Shape before = shape;
     Shape other = input.shape;
     const std::size_t dimensions = std::max(shape.size(), other.size());
     shape.insert(shape.begin(), dimensions - shape.size(), 1);
     other.insert(other.begin(), dimensions - other.size(), 1);
     for (std::size_t i = 0; i < dimensions; ++i) {
       if (shape[i] != other[i] && shape[i] != 1 && other[i] != 1) {
-        throw options.error(fmt::format("inputs of the shapes {} and {} do not fit", to_string(inputs[0].shape),
-                                        to_string(input.shape)));
+        throw options.error(
+            fmt::format("inputs of the shapes {} and {} do not fit", to_string(before), to_string(input.shape)));
       }
       if (shape[i] == 1) shape[i] = other[i];
     }
@@ -60,6 +61,7 @@ Operator resolve_mean(const Options& options, Inputs inputs) {
   std::vector<bool> is_over(shape.size(), true);
   if (const std::optional<JsonValue> value = options.find("dim")) {
     is_over.assign(shape.size(), false);
+    if (value->is_array() && value->size() == 0) throw value->expected("at least one dimension");
     for (const JsonValue& one : value->is_array() ? value->elements() : std::vector<JsonValue>{*value})
       is_over[dimension(one, shape.size())] = true;
   }

@@ -43,7 +43,7 @@ void add_parameters(Operator& result, const std::string& prefix, std::int64_t un
   if (has_bias) result.parameters.push_back({prefix + "out_proj.bias", {units}, Constant{0}});
 }
 
-// What `call` has at an index on from `first`; nothing where there are no biases.
+// No biases where there are none.
 struct AttentionParameters {
   at::Tensor in_weight, out_weight;
   c10::optional<at::Tensor> in_bias, out_bias;

@@ -46,17 +46,18 @@ void refuse_empty(const Options& options, const Shape& shape, const Shape& input
     throw options.error(fmt::format("nothing is left of an input of the shape {}", to_string(input)));
 }
 
-// "same" pads with zeros so that the sizes stay; only without strides.
+// "same" pads with zeros so that the sizes stay, only without strides; "valid" is no padding.
 Operator resolve_convolution(const Options& options, Inputs inputs, std::size_t spatial) {
   expect_image(options, inputs, spatial);
   const Shape& shape = inputs[0].shape;
   Window window = read_window(options, spatial, shape[0]);
   const std::optional<JsonValue> padding = options.find("padding");
-  const bool is_same = padding && padding->is_string();
+  const bool is_same = padding && padding->is_string() && padding->one_of({"same", "valid"}) == "same";
   if (is_same) {
-    (void)padding->one_of({"same"});
     if (std::ranges::any_of(window.stride, [](std::int64_t stride) { return stride != 1; }))
       throw padding->error("\"same\" keeps the sizes, which a stride does not");
+  } else if (padding && padding->is_string()) {
+    window.padding.assign(spatial, 0);
   } else {
     window.padding = options.sizes("padding", spatial, {.min = 0, .max = kMostSize}, 0);
   }

@@ -17,22 +17,28 @@ Operator resolve_embedding(const Options& options, Inputs inputs) {
   }
   const std::int64_t entries = options.integer("entries", {.min = 1, .max = kMostSize});
   const std::int64_t units = options.integer("units", {.min = 1, .max = kMostSize});
+  // One that stands for nothing: it gets no gradient.
+  std::int64_t padding = -1;
+  if (const std::optional<JsonValue> value = options.find("padding"))
+    padding = value->integer({.min = 0, .max = entries - 1});
   Operator result{.output = {.shape = inputs[0].shape}};
   result.output.shape.push_back(units);
   result.parameters.push_back({"weight", {entries, units}, initializer::Normal{1}});
-  result.compute = [](const OperatorCall& call) { return at::embedding(call.parameters[0], call.inputs[0]); };
+  result.compute = [padding](const OperatorCall& call) {
+    return at::embedding(call.parameters[0], call.inputs[0], padding);
+  };
   return result;
 }
 
 // Sines and cosines of growing wave lengths (Vaswani and others: "Attention is all you need", 2017).
 at::Tensor waves(std::int64_t positions, std::int64_t units) {
-  at::Tensor table = at::empty({positions, units});
-  float* value = table.data_ptr<float>();
+  at::Tensor table = at::empty({positions, units}, at::kDouble);
+  double* value = table.data_ptr<double>();
   for (std::int64_t position = 0; position < positions; ++position) {
     for (std::int64_t unit = 0; unit < units; ++unit) {
       const double rate = std::pow(10'000.0, -static_cast<double>(unit / 2 * 2) / static_cast<double>(units));
       const double angle = static_cast<double>(position) * rate;
-      *value++ = static_cast<float>(unit % 2 == 0 ? std::sin(angle) : std::cos(angle));
+      *value++ = unit % 2 == 0 ? std::sin(angle) : std::cos(angle);
     }
   }
   return table;
@@ -47,9 +53,12 @@ Operator resolve_positional(const Options& options, Inputs inputs) {
     result.parameters.push_back({"weight", inputs[0].shape, initializer::Normal{0.02}});
     result.compute = [](const OperatorCall& call) { return call.inputs[0] + call.parameters[0]; };
   } else {
+    // In both types: one of float32 is wanted in every step.
     const MadeOnce table([shape = inputs[0].shape] { return waves(shape[0], shape[1]); });
-    result.compute = [table](const OperatorCall& call) {
-      return call.inputs[0] + table.get().to(call.inputs[0].scalar_type());
+    const MadeOnce rounded([table] { return table.get().to(at::kFloat); });
+    result.compute = [table, rounded](const OperatorCall& call) {
+      const at::Tensor& x = call.inputs[0];
+      return x + (x.scalar_type() == at::kDouble ? table.get() : rounded.get().to(x.scalar_type()));
     };
   }
   return result;

@@ -8,26 +8,48 @@
 namespace tutti::detail {
 namespace {
 
+struct Pool {
+  std::vector<std::int64_t> kernel, stride, padding, dilation;
+  bool is_ceil = false;        // a window that is not whole counts, too
+  bool counts_padding = true;  // in a mean
+};
+
+// How many windows there are: with `is_ceil` also one that begins within the input or the padding before it.
+std::int64_t windows(const Pool& pool, std::size_t i, std::int64_t size) {
+  const std::int64_t left = size + 2 * pool.padding[i] - pool.dilation[i] * (pool.kernel[i] - 1) - 1;
+  if (left < 0 && !pool.is_ceil) return 0;
+  const std::int64_t more = pool.is_ceil ? pool.stride[i] - 1 : 0;
+  if (left + more < 0) return 0;
+  const std::int64_t count = (left + more) / pool.stride[i] + 1;
+  return pool.is_ceil && (count - 1) * pool.stride[i] >= size + pool.padding[i] ? count - 1 : count;
+}
+
 Operator resolve_pool(const Options& options, Inputs inputs, std::size_t spatial, bool is_max) {
   expect_image(options, inputs, spatial);
   const Shape& shape = inputs[0].shape;
-  const std::vector<std::int64_t> kernel = options.sizes("kernel", spatial, {.min = 1, .max = kMostSize});
-  std::vector<std::int64_t> stride = kernel;
-  if (options.find("stride")) stride = options.sizes("stride", spatial, {.min = 1, .max = kMostSize});
-  const std::vector<std::int64_t> padding = options.sizes("padding", spatial, {.min = 0, .max = kMostSize}, 0);
+  Pool pool;
+  pool.kernel = options.sizes("kernel", spatial, {.min = 1, .max = kMostSize});
+  pool.stride = options.find("stride") ? options.sizes("stride", spatial, {.min = 1, .max = kMostSize}) : pool.kernel;
+  pool.padding = options.sizes("padding", spatial, {.min = 0, .max = kMostSize}, 0);
+  pool.dilation.assign(spatial, 1);
+  if (is_max) pool.dilation = options.sizes("dilation", spatial, {.min = 1, .max = kMostSize}, 1);
+  pool.is_ceil = options.boolean("ceil", false);
+  if (!is_max) pool.counts_padding = options.boolean("count_padding", true);
   Operator result{.output = {.shape = {shape[0]}}};
   for (std::size_t i = 0; i < spatial; ++i) {
-    if (padding[i] > kernel[i] / 2) throw options.at("padding").error("expected at most half of the kernel");
-    const std::int64_t left = shape[i + 1] + 2 * padding[i] - kernel[i];
-    if (left < 0)
+    if (pool.padding[i] > pool.kernel[i] / 2) throw options.at("padding").error("expected at most half of the kernel");
+    result.output.shape.push_back(windows(pool, i, shape[i + 1]));
+    if (result.output.shape.back() < 1)
       throw options.error(fmt::format("the kernel is larger than an input of the shape {}", to_string(shape)));
-    result.output.shape.push_back(left / stride[i] + 1);
   }
-  result.compute = [kernel, stride, padding, spatial, is_max](const OperatorCall& call) {
+  result.compute = [pool, spatial, is_max](const OperatorCall& call) {
     const at::Tensor& x = call.inputs[0];
-    if (is_max)
-      return spatial == 1 ? at::max_pool1d(x, kernel, stride, padding) : at::max_pool2d(x, kernel, stride, padding);
-    return spatial == 1 ? at::avg_pool1d(x, kernel, stride, padding) : at::avg_pool2d(x, kernel, stride, padding);
+    if (is_max) {
+      return spatial == 1 ? at::max_pool1d(x, pool.kernel, pool.stride, pool.padding, pool.dilation, pool.is_ceil)
+                          : at::max_pool2d(x, pool.kernel, pool.stride, pool.padding, pool.dilation, pool.is_ceil);
+    }
+    return spatial == 1 ? at::avg_pool1d(x, pool.kernel, pool.stride, pool.padding, pool.is_ceil, pool.counts_padding)
+                        : at::avg_pool2d(x, pool.kernel, pool.stride, pool.padding, pool.is_ceil, pool.counts_padding);
   };
   return result;
 }

@@ -18,10 +18,9 @@ Operator reshaped_to(const ValueSpec& output) {
 // All dimensions from `from` on become one.
 Operator resolve_flatten(const Options& options, Inputs inputs) {
   const Shape& shape = inputs[0].shape;
-  const std::int64_t from = options.integer(
-      "from", {.min = 0, .max = static_cast<std::int64_t>(std::max<std::size_t>(shape.size(), 1)) - 1}, 0);
+  const std::optional<JsonValue> from = options.find("from");
   ValueSpec output = inputs[0];
-  output.shape.resize(static_cast<std::size_t>(shape.empty() ? 0 : from));
+  output.shape.resize(from ? dimension(*from, std::max<std::size_t>(shape.size(), 1)) : 0);
   output.shape.push_back(*element_count(std::span(shape).subspan(output.shape.size())));
   return reshaped_to(output);
 }

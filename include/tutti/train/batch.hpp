@@ -1,0 +1,25 @@
+// Rows of data as a batch: DataParallel and its like deal them out to replicas.
+//
+//   const DataRows rows = data.train->rows(numbers);
+//   model.step(rows, [&](GraphModule& module, const DataRows& mine) {
+//     return run.loss.compute(module.forward(graph_inputs(run, mine)).front(), mine.target);
+//   });
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/types.h>
+#include <tutti/data/dataset.hpp>
+#include <tutti/nn/rows.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti {
+
+std::int64_t row_count(const DataRows& batch);
+DataRows slice_rows(const DataRows& batch, const Rows& rows);
+
+// In the order of the graph's inputs.
+std::vector<torch::Tensor> graph_inputs(const Run& run, const DataRows& rows);
+
+}  // namespace tutti

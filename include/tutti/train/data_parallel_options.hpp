@@ -1,0 +1,16 @@
+// How a run's strategy is carried out by replicas that are threads of this process.
+//
+//   const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
+//   const std::unique_ptr<torch::optim::OptimizerOptions> rule = torch_options(run.optimizer);
+//   DataParallel<GraphModule> model(net, net->groups(*rule), *rule, data_parallel_options(run));
+#pragma once
+
+#include <tutti/nn/data_parallel.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti {
+
+// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce.
+DataParallelOptions data_parallel_options(const Run& run);
+
+}  // namespace tutti

@@ -1,0 +1,24 @@
+#include <tutti/train/batch.hpp>
+
+namespace tutti {
+
+std::int64_t row_count(const DataRows& batch) {
+  std::int64_t count = row_count(batch.target);
+  for (const torch::Tensor& input : batch.inputs) count = same_row_count(count, row_count(input));
+  return count;
+}
+
+DataRows slice_rows(const DataRows& batch, const Rows& rows) {
+  DataRows result;
+  for (const torch::Tensor& input : batch.inputs) result.inputs.push_back(rows.of(input));
+  result.target = rows.of(batch.target);
+  return result;
+}
+
+std::vector<torch::Tensor> graph_inputs(const Run& run, const DataRows& rows) {
+  std::vector<torch::Tensor> inputs;
+  for (const std::size_t input : run.data.input_order) inputs.push_back(rows.inputs[input]);
+  return inputs;
+}
+
+}  // namespace tutti
