@@ -26,8 +26,17 @@ function(tutti_layer name)
     tutti_precompile(TUTTI_LAYERS_PRECOMPILED ${target} <algorithm> <cstddef> <functional> <memory> <optional> <span> <string>
                      <vector> <fmt/format.h>)
   endif()
+  tutti_compile_together(${target})
   set_property(GLOBAL APPEND PROPERTY TUTTI_LAYER_TARGETS ${target})
   tutti_arrows(${name} DEPENDS ${LAYER_DEPENDS} MAY_INCLUDE ${LAYER_MAY_INCLUDE})
+endfunction()
+
+# tutti_compile_together(<target> [EXCEPT <sources>]): as one file, where the build is told to; but for sources in which a name
+# means something else than in another.
+function(tutti_compile_together target)
+  cmake_parse_arguments(PARSE_ARGV 1 TOGETHER "" "" "EXCEPT")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TUTTI_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+  set_source_files_properties(${TOGETHER_EXCEPT} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # tutti_arrows(<folder> [DEPENDS <layers below>] [MAY_INCLUDE ...]): for a folder of src/ that is a program and no library.
