@@ -21,4 +21,15 @@ std::string usage_error(Call&& call) {
   return "(no error)";
 }
 
+// The same of any Error.
+template <typename Call>
+std::string error_of(Call&& call) {
+  try {
+    std::forward<Call>(call)();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
 }  // namespace tutti::testing

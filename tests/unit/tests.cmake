@@ -1,6 +1,7 @@
 # Tests of tests/unit/.
 tutti_test(unit/array_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/assert_test LINKS tutti_base)
+tutti_test(unit/atomic_file_test LINKS tutti_base fmt::fmt)
 tutti_test(unit/bytes_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/chunk_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/data_type_test LINKS tutti_base ONE_THREAD)
