@@ -10,6 +10,7 @@ tutti_test(unit/half_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/json_parsing_test LINKS tutti_base fmt::fmt ONE_THREAD)
 tutti_test(unit/json_test LINKS tutti_base fmt::fmt ONE_THREAD)
 tutti_test(unit/nearest_name_test LINKS tutti_base ONE_THREAD)
+tutti_test(unit/parameter_set_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/random_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/rank_test LINKS tutti_base ONE_THREAD)
 
