@@ -14,6 +14,13 @@ tutti_test(unit/nearest_name_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/parameter_set_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/random_test LINKS tutti_base ONE_THREAD)
 tutti_test(unit/rank_test LINKS tutti_base ONE_THREAD)
+tutti_test(unit/safetensors_test LINKS tutti_base fmt::fmt ONE_THREAD)
+if(NOT TUTTI_SANITIZE)
+  tutti_program(safetensors_worker SOURCES unit/safetensors_worker.cpp LINKS tutti_base fmt::fmt)
+  add_test(NAME ${TUTTI_TEST_PREFIX}safetensors_peer
+           COMMAND ${CMAKE_CURRENT_LIST_DIR}/safetensors_test.sh $<TARGET_FILE:safetensors_worker>)
+  set_tests_properties(${TUTTI_TEST_PREFIX}safetensors_peer PROPERTIES LABELS unit TIMEOUT 60)
+endif()
 
 tutti_test(unit/all_reduce_strategy_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(unit/compression_strategy_test LINKS tutti_strategy ONE_THREAD)
