@@ -45,7 +45,7 @@ quietly() {
 
 # Fills `missing` with the packages of the given sets that are not installed, in the list's order, and `why` for each.
 find_missing_packages() {  # <set>...
-  local set package reason name status
+  local set package reason name status provided
   local -a wanted=()
   local -A installed=()
   missing=()
@@ -55,10 +55,12 @@ find_missing_packages() {  # <set>...
     wanted+=("$package")
     why[$package]=$reason
   done < <(grep -v '^#' "$root/setup/packages.txt")
+  # A package may come as a part of another, which says so: npm in builds of nodejs that are not Debian's.
   if command -v dpkg-query >/dev/null; then
-    while read -r name status; do
-      [[ $status == "install ok installed" ]] && installed[$name]=yes
-    done < <(dpkg-query --show --showformat='${Package} ${Status}\n' "${wanted[@]}" 2>/dev/null)
+    while read -r name status provided; do
+      [[ $status == installed ]] || continue
+      for name in "$name" ${provided//,/ }; do installed[$name]=yes; done
+    done < <(dpkg-query --show --showformat='${Package} ${db:Status-Status} ${Provides}\n' 2>/dev/null)
   fi
   for package in "${wanted[@]}"; do
     [[ ${installed[$package]:-} ]] || missing+=("$package")

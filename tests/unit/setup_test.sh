@@ -26,10 +26,12 @@ machine() {  # <root|user> <package>...
   printf '%s\n' "$@" >"$machine/installed"
   : >"$machine/calls"
   # shellcheck disable=SC2016
-  stand_in dpkg-query 'for package in "${@:3}"; do
-    grep -qx "$package" "'"$machine"'/installed" && echo "$package install ok installed"
-    grep -qx "$package-removed" "'"$machine"'/installed" && echo "$package deinstall ok config-files"
-  done; exit 1'
+  stand_in dpkg-query 'while read -r package provided; do
+    case $package in
+      *-removed) echo "${package%-removed} config-files " ;;
+      *) echo "$package installed $provided" ;;
+    esac
+  done <"'"$machine"'/installed"'
   stand_in id "echo $([[ $who == root ]] && echo 0 || echo 1000)"
   # shellcheck disable=SC2016
   stand_in apt-get 'while (($#)); do
@@ -64,6 +66,11 @@ expect 0 "1" number_of_calls cmake
 expect 0 "2" number_of_calls dpkg-query
 echo 'build four new' >>"$repository/setup/packages.txt"
 expect 0 "  four                   new" tutti z
+
+# A package that comes as a part of another.
+machine root one "three four (= 2), two (= 1), five"
+expect 0 "ran" tutti
+expect 1 "" calls_of apt-get
 
 # A package whose settings alone are left is not installed.
 machine root one two-removed
