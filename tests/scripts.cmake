@@ -10,6 +10,10 @@ foreach(check formatting scripts orphans layering)
                     COMMAND ${PROJECT_SOURCE_DIR}/checks/${check} ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 endforeach()
 tutti_script_test(checks/can_fail LABELS unit COMMAND ${PROJECT_SOURCE_DIR}/tests/unit/checks_test.sh)
+tutti_program(write_events SOURCES tensorboard/write_events.cpp LINKS tutti_report)
+tutti_script_test(tensorboard LABELS unit
+                  COMMAND ${PROJECT_SOURCE_DIR}/tests/tensorboard/independent_reader_test.sh $<TARGET_FILE:write_events>
+                          ${PROJECT_BINARY_DIR})
 tutti_script_test(setup LABELS unit COMMAND ${PROJECT_SOURCE_DIR}/tests/unit/setup_test.sh)
 
 # The build installed under a prefix of its own, and used from there by others.
