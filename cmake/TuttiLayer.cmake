@@ -36,7 +36,13 @@ endfunction()
 function(tutti_compile_together target)
   cmake_parse_arguments(PARSE_ARGV 1 TOGETHER "" "" "EXCEPT")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TUTTI_UNITY} UNITY_BUILD_BATCH_SIZE 0)
-  set_source_files_properties(${TOGETHER_EXCEPT} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(TUTTI_UNITY)
+    # GCC takes a file that another one includes for a header.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+  if(TOGETHER_EXCEPT)
+    set_source_files_properties(${TOGETHER_EXCEPT} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
 
 # tutti_arrows(<folder> [DEPENDS <layers below>] [MAY_INCLUDE ...]): for a folder of src/ that is a program and no library.

@@ -1,11 +1,10 @@
 #include "cli/graph_picture.hpp"
 
-#include <fstream>
 #include <functional>
 #include <vector>
 
 #include <fmt/format.h>
-#include <tutti/base/error.hpp>
+#include <tutti/base/atomic_file.hpp>
 
 namespace tutti::cli {
 namespace {
@@ -51,11 +50,6 @@ std::string to_dot(const Graph& graph) {
   return text + "}\n";
 }
 
-void write_picture(const Graph& graph, const std::string& file) {
-  std::ofstream stream(file);
-  stream << to_dot(graph);
-  stream.close();
-  if (!stream) throw Error(fmt::format("cannot write {}", file));
-}
+void write_picture(const Graph& graph, const std::string& file) { write_file(file, to_dot(graph)); }
 
 }  // namespace tutti::cli

@@ -82,7 +82,7 @@ int columns_of(std::uint32_t code) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
+std::string without_controls(std::string_view text) {
   std::string shown;
   for (std::size_t at = 0; at < text.size();) {
     const Character character = first_of(text.substr(at));

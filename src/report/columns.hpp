@@ -11,9 +11,9 @@ namespace tutti::detail {
 
 // The same text as a terminal can show it on one line: controls become blanks, and bytes that are no UTF-8 the sign for
 // that.
-std::string printable(std::string_view text);
+std::string without_controls(std::string_view text);
 
-// Of text that is printable. Where terminals differ, the larger number.
+// Of text that is without_controls. Where terminals differ, the larger number.
 int columns_of(std::string_view text);
 
 // As much from the beginning as fits, in whole characters.

@@ -9,11 +9,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/atomic_file.hpp>
 #include <tutti/base/error.hpp>
 
 #include "event_json.hpp"
 #include "output_file.hpp"
-#include "replacing_file.hpp"
 #include "step_means.hpp"
 
 namespace tutti {
@@ -94,9 +94,7 @@ class MetricsFile::Writer {
   void go_on_after(std::int64_t step) {
     Kept kept = lines_to_keep(path_, step);
     if (!kept.is_all) {
-      detail::ReplacingFile file(path_);
-      file.write(kept.lines);
-      file.commit();
+      write_file(path_, kept.lines);
     }
     const auto loss = kept.last.find("loss");
     if (loss != kept.last.end() && loss->is_number()) last_loss_ = loss->get<double>();

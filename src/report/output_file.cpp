@@ -37,12 +37,6 @@ void OutputFile::flush() {
   if (std::fflush(file_.get()) != 0) fail(errno);
 }
 
-void OutputFile::sync() {
-  flush();
-  // Pipes and devices cannot be synced, and need not.
-  if (::fsync(::fileno(file_.get())) != 0 && errno != EINVAL && errno != EROFS) fail(errno);
-}
-
 void OutputFile::close() {
   if (std::fclose(file_.release()) != 0) fail(errno);
 }

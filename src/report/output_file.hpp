@@ -22,7 +22,6 @@ class OutputFile {
 
   void write(std::string_view bytes);
   void flush();  // others see it
-  void sync();   // it survives a loss of power
   void close();
 
  private:

@@ -52,7 +52,7 @@ std::string text_of(Part part, const ProgressState& state) {
     case Part::loss: return state.loss ? "loss " + format_measure(*state.loss) : "";
     case Part::metric: {
       if (!state.metric) return "";
-      const std::string name = detail::cut_to_columns(detail::printable(state.metric->name), kLongestName);
+      const std::string name = detail::cut_to_columns(detail::without_controls(state.metric->name), kLongestName);
       return name + " " + format_measure(state.metric->value);
     }
     case Part::rows_per_second:

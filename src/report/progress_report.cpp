@@ -231,7 +231,7 @@ class ProgressReport::Teller {
   void say(const std::string& line) {
     const bool was_drawn = is_drawn_;
     erase();
-    write(detail::printable(line) + "\n");
+    write(detail::without_controls(line) + "\n");
     if (was_drawn) draw();
   }
 

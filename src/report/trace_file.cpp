@@ -15,9 +15,9 @@
 #include <variant>
 
 #include <fmt/format.h>
+#include <tutti/base/atomic_file.hpp>
 
 #include "event_json.hpp"
-#include "replacing_file.hpp"
 
 namespace tutti {
 namespace {
@@ -46,12 +46,15 @@ struct Span {
 // So many spans of a thread are held back, for one that they are inside of.
 constexpr std::size_t kHeldBack = 64;
 
+// So many bytes go to disk at once.
+constexpr std::size_t kBuffered = std::size_t{1} << 15;
+
 }  // namespace
 
 // An array of events: viewers take it even where its end is missing.
 class TraceFile::Writer {
  public:
-  explicit Writer(std::filesystem::path file) : file_(std::move(file)) { file_.write("[\n"); }
+  explicit Writer(std::filesystem::path file) : file_(std::move(file)) { buffer_ = "[\n"; }
 
   void add(const event::SpanEnded& span) {
     if (!is_a_time(span.begin) || !is_a_time(span.end)) return;
@@ -68,7 +71,8 @@ class TraceFile::Writer {
     for (const auto& [thread, held] : threads_) {
       for (const Span& span : held) write(thread, span);
     }
-    file_.write("\n]\n");
+    buffer_ += "\n]\n";
+    file_.write(buffer_);
     file_.commit();
   }
 
@@ -98,12 +102,16 @@ class TraceFile::Writer {
   }
 
   void write(std::string_view event) {
-    if (!is_empty_) file_.write(",\n");
+    if (!is_empty_) buffer_ += ",\n";
     is_empty_ = false;
-    file_.write(event);
+    buffer_ += event;
+    if (buffer_.size() < kBuffered) return;
+    file_.write(buffer_);
+    buffer_.clear();
   }
 
-  detail::ReplacingFile file_;
+  AtomicFile file_;
+  std::string buffer_;
   bool is_empty_ = true;
   std::map<Thread, std::multiset<Span>> threads_;
 };

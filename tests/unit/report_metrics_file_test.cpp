@@ -166,7 +166,7 @@ TEST(MetricsFile, DropsStepsThatARunRepeats) {
     take_steps(file, 5, 10);
     EXPECT_THAT(steps_of(folder), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
     EXPECT_THAT(lines_of(folder)[4], HasSubstr(R"("rows_per_second":16.0)"));
-    EXPECT_FALSE(std::filesystem::exists(folder.path() / "metrics.jsonl.tmp"));
+    EXPECT_THAT(folder.entries(), ElementsAre("metrics.jsonl"));
   }
 }
 

@@ -5,7 +5,7 @@
 // Each rank is a process there ("rank 0"), each kind of span a thread of it ("compute"). Spans of one rank and kind
 // must nest or follow each other.
 //
-// Spans go to disk as they come, but for the last few, into trace.json.tmp; when the run ends, or with this object
+// Spans go to disk as they come, but for the last few, into a file beside it; when the run ends, or with this object
 // where it ends in an error, that becomes trace.json. What is told after the end of the run is left out.
 #pragma once
 
