@@ -13,7 +13,7 @@ namespace tutti::detail {
 // that.
 std::string without_controls(std::string_view text);
 
-// Of text that is without_controls. Where terminals differ, the larger number.
+// Of text without controls. Where terminals differ, the larger number.
 int columns_of(std::string_view text);
 
 // As much from the beginning as fits, in whole characters.
