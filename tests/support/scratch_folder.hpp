@@ -35,6 +35,11 @@ class ScratchFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
+  std::filesystem::path write(std::string_view name, std::string_view content) const {
+    std::ofstream(path_ / name, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
+    return path_ / name;
+  }
+
   // Names of all that is in it.
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
