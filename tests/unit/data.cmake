@@ -1,6 +1,8 @@
 # What needs no torch is tested without loading it.
+tutti_test(unit/data_prefetch_test LINKS tutti_base)
+
 if(TUTTI_WITH_TORCH)
-  foreach(name csv npy)
+  foreach(name csv npy split sampler augment)
     tutti_test(unit/data_${name}_test LINKS tutti_data ONE_THREAD)
     if(TARGET unit_data_${name}_test)
       target_link_options(unit_data_${name}_test PRIVATE -Wl,--as-needed)
