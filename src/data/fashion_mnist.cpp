@@ -3,35 +3,38 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <tutti/data/idx.hpp>
 
+#include "idx_rows.hpp"
 #include "sources.hpp"
 
 namespace tutti::detail {
 namespace {
 
-constexpr const char* kFolder = "/usr/share/datasets/fashion-mnist";
+constexpr const char* kFashionFolder = "/usr/share/datasets/fashion-mnist";
+constexpr std::int64_t kFashionClasses = 10;
 
-std::shared_ptr<const Dataset> load(const std::string& part) {
-  const std::filesystem::path folder = kFolder;
+DataSplits open_fashion_mnist() {
+  const std::filesystem::path folder = kFashionFolder;
   if (!std::filesystem::exists(folder))
-    throw Error(fmt::format("Fashion-MNIST is not in {}; install Debian's dataset-fashion-mnist", kFolder));
-  const torch::Tensor images = read_idx(folder / (part + "-images-idx3-ubyte.gz"));
-  const torch::Tensor labels = read_idx(folder / (part + "-labels-idx1-ubyte.gz"));
-  if (images.dim() != 3 || labels.dim() != 1 || images.size(0) != labels.size(0))
-    throw Error(fmt::format("the images and labels of {} in {} do not belong together", part, kFolder));
-  return std::make_shared<TensorDataset>(std::vector{images.to(torch::kFloat32).div_(255).unsqueeze(1)},
-                                         labels.to(torch::kInt64));
+    throw Error(fmt::format("Fashion-MNIST is not in {}; install Debian's dataset-fashion-mnist", kFashionFolder));
+  const auto files = [&](const std::string& part) {
+    return IdxPair{.images = folder / (part + "-images-idx3-ubyte.gz"),
+                   .labels = folder / (part + "-labels-idx1-ubyte.gz")};
+  };
+  return read_idx_splits(files("train"), files("t10k"), kFashionClasses);
 }
 
 }  // namespace
 
 void add_fashion_mnist(DataSourceRegistry& registry) {
   registry.add({.name = "fashion_mnist", .resolve = [](const Options&) {
-                  return DataSource{.description = {.inputs = {{"image", {.shape = {1, 28, 28}}}},
-                                                    .target = {.shape = {}, .type = ValueType::int64},
-                                                    .classes = 10},
-                                    .open = [] { return DataSplits{.train = load("train"), .test = load("t10k")}; }};
+                  return DataSource{
+                      .description = {.inputs = {{"image", {.shape = {1, 28, 28}}}},
+                                      .target = {.shape = {}, .type = ValueType::int64},
+                                      .classes = kFashionClasses,
+                                      .class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal",
+                                                      "Shirt", "Sneaker", "Bag", "Ankle boot"}},
+                      .open = open_fashion_mnist};
                 }});
 }
 

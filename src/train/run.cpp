@@ -191,8 +191,11 @@ Run read_run(const JsonValue& value, const Registry& registry) {
     throw data_value.expected(R"(data, as in {"source": "fashion_mnist", "batch_size": 128})");
   const Options data_options(data_value);
   const DataSourceType& type = registry.data_sources.at(data_options.at("source"));
+  DataSource source = told_at(data_value, [&] { return type.resolve(data_options); });
+  DataOptions wishes = read_data_options(data_options, source);
   RunData data{.source = type.name,
-               .opened_by = told_at(data_value, [&] { return type.resolve(data_options); }),
+               .opened_by = std::move(source),
+               .options = wishes,
                .batch_size = data_options.integer("batch_size", {.min = 1, .max = kMostRows}),
                .input_order = {}};
   data_options.refuse_other_keys({});

@@ -1,8 +1,8 @@
 // Rows to learn from: where they come from, what they are, and how to get at them.
 //
-//   DataSource source = type.resolve(options);      // reads the options, and no file yet
+//   DataSource source = type.resolve(options);      // reads the options, and of files what the description needs
 //   source.description.inputs;                      // "image": [1, 28, 28]
-//   DataSplits data = source.open();
+//   DataSplits data = source.open();                // or open_data(), with what every source can do (data_options.hpp)
 //   DataRows rows = data.train->rows(numbers);      // in this order
 //
 // A source of one's own:
@@ -33,7 +33,8 @@ namespace tutti {
 struct DataDescription {
   std::vector<std::pair<std::string, ValueSpec>> inputs;
   ValueSpec target;
-  std::int64_t classes = 0;  // of a target that is a class: how many there are
+  std::int64_t classes = 0;                   // of a target that is a class: how many there are
+  std::vector<std::string> class_names = {};  // and what they are called, where that is known
 };
 
 // Tensors have the rows as their first dimension.
@@ -52,14 +53,18 @@ class Dataset {
   virtual DataRows rows(std::span<const std::int64_t> numbers) const = 0;
 };
 
+// Test and validation may be missing.
 struct DataSplits {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset> test;
+  std::shared_ptr<const Dataset> test = nullptr;
+  std::shared_ptr<const Dataset> validation = nullptr;
 };
 
 struct DataSource {
   DataDescription description;
   std::function<DataSplits()> open;
+  bool has_test = true;      // rows to test with are its own; otherwise open_data() takes some of the others
+  bool is_in_order = false;  // rows that follow one another belong together: those to test with are the last ones
 };
 
 struct DataSourceType {
@@ -69,11 +74,12 @@ struct DataSourceType {
 
 class DataSourceRegistry : public NamedTypes<DataSourceType> {
  public:
-  // With those that tutti has: fashion_mnist.
+  // With those that tutti has: csv, fashion_mnist, idx, mnist, npy, text.
   DataSourceRegistry();
 };
 
-// Rows that lie in memory.
+// Rows that lie in memory. Inputs of bytes (torch::kUInt8), as images come in, are kept so, in a quarter of the memory,
+// and handed out as numbers in 0..1.
 class TensorDataset : public Dataset {
  public:
   // A UsageError where they do not have as many rows.

@@ -3,8 +3,8 @@
 //   Registry registry;                                      // what tutti has; add your own before reading
 //   Run run = read_run(JsonDocument::read_file("run.json").root(), registry);
 //
-// Reading checks everything that can be checked without reading data or training (operators that do not know their
-// shapes run once, on zeros): every failure is a UsageError that names its place in the file.
+// Reading checks everything that can be checked without training (operators that do not know their shapes run once, on
+// zeros), and reads of data what tells its shape: every failure is a UsageError that names its place in the file.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <tutti/base/json.hpp>
+#include <tutti/data/data_options.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/kernels/optimizer.hpp>
@@ -29,8 +30,9 @@ struct Registry {
 };
 
 struct RunData {
-  std::string source;  // its name
-  DataSource opened_by;
+  std::string source;    // its name
+  DataSource opened_by;  // open_data(opened_by, options, seed)
+  DataOptions options;
   std::int64_t batch_size = 0;           // rows of all replicas together
   std::vector<std::size_t> input_order;  // for each input of the graph, which of the source's it is
 };

@@ -1,0 +1,58 @@
+// Batches of a dataset, in the order of a sampler, made ahead on a thread of their own while a step is computed.
+//
+//   Loader loader(data.train, {.sampler = {.rows = data.train->size(), .batch_size = 128, .seed = 7}});
+//   for (std::int64_t step = 0; step < steps; ++step) {
+//     DataBatch batch = loader.next();
+//     batch.rows.inputs; batch.rows.target; batch.epoch;
+//   }
+//
+// The batches are the same whatever the number of threads, ranks and batches ahead; start_at() goes to any step. A rank
+// that is one of several loads its own rows of each batch: every ranks-th, from its own number on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <tutti/data/augment.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/data/prefetch.hpp>
+#include <tutti/data/sampler.hpp>
+
+namespace tutti {
+
+struct LoaderOptions {
+  SamplerOptions sampler = {};
+  std::optional<AugmentOptions> augment = std::nullopt;  // of inputs that are images, with the sampler's seed
+  std::size_t ahead = 4;                                 // batches that lie ready at most
+  std::int64_t first_step = 0;
+  int rank = 0;
+  int ranks = 1;
+};
+
+struct DataBatch {
+  DataRows rows = {};
+  std::vector<std::int64_t> numbers = {};  // which rows these are
+  std::int64_t rows_of_all = 0;            // in this batch, those of other ranks included
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+};
+
+// One thread at a time. What a dataset throws reaches the caller of next() in place of the batch.
+class Loader {
+ public:
+  // A UsageError where the sampler has other rows than the dataset.
+  Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
+
+  std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  DataBatch next() { return batches_.next(); }
+  void start_at(std::int64_t step) { batches_.start_at(step); }
+
+ private:
+  std::int64_t steps_per_epoch_;
+  Prefetch<DataBatch> batches_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#include <tutti/data/loader.hpp>
+
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace tutti {
+namespace {
+
+// What makes the batches: used by the thread of the loader alone.
+class BatchMaker {
+ public:
+  BatchMaker(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
+      : dataset_(std::move(dataset)), options_(options), sampler_(options.sampler) {
+    if (!dataset_ || dataset_->size() != options.sampler.rows) {
+      throw UsageError(fmt::format("expected a sampler of the dataset's {} rows, found one of {}",
+                                   dataset_ ? dataset_->size() : 0, options.sampler.rows));
+    }
+    if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
+      throw UsageError(fmt::format("there is no rank {} of {}", options.rank, options.ranks));
+  }
+
+  DataBatch make(std::int64_t step) {
+    SampledRows sampled = sampler_.rows_of(step);
+    DataBatch batch{
+        .rows_of_all = static_cast<std::int64_t>(sampled.numbers.size()), .step = step, .epoch = sampled.epoch};
+    for (auto i = static_cast<std::size_t>(options_.rank); i < sampled.numbers.size();
+         i += static_cast<std::size_t>(options_.ranks))
+      batch.numbers.push_back(sampled.numbers[i]);
+    batch.rows = dataset_->rows(batch.numbers);
+    if (options_.augment) {
+      for (torch::Tensor& input : batch.rows.inputs) input = augmented(input, batch);
+    }
+    return batch;
+  }
+
+ private:
+  torch::Tensor augmented(const torch::Tensor& input, const DataBatch& batch) const {
+    if (input.dim() != 4 || input.scalar_type() != torch::kFloat32) return input;
+    const torch::Tensor from = input.contiguous();
+    torch::Tensor to = torch::empty_like(from);
+    const auto count = static_cast<std::size_t>(from.numel());
+    augment_images(std::span(from.data_ptr<float>(), count), std::span(to.data_ptr<float>(), count),
+                   {.options = *options_.augment,
+                    .size = {.channels = from.size(1), .height = from.size(2), .width = from.size(3)},
+                    .seed = options_.sampler.seed,
+                    .epoch = batch.epoch},
+                   batch.numbers);
+    return to;
+  }
+
+  std::shared_ptr<const Dataset> dataset_;
+  LoaderOptions options_;
+  Sampler sampler_;
+};
+
+}  // namespace
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
+    : steps_per_epoch_(Sampler(options.sampler).steps_per_epoch()),
+      batches_([maker = std::make_shared<BatchMaker>(std::move(dataset), options)](
+                   std::int64_t step) { return maker->make(step); },
+               {.ahead = options.ahead, .first = options.first_step}) {}
+
+}  // namespace tutti

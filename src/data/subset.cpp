@@ -1,0 +1,29 @@
+#include <tutti/data/subset.hpp>
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+
+namespace tutti {
+
+SubsetDataset::SubsetDataset(std::shared_ptr<const Dataset> all, std::vector<std::int64_t> numbers)
+    : all_(std::move(all)), numbers_(std::move(numbers)) {
+  for (const std::int64_t number : numbers_) {
+    if (number < 0 || number >= all_->size())
+      throw UsageError(fmt::format("there is no row {}: there are {}", number, all_->size()));
+  }
+}
+
+DataRows SubsetDataset::rows(std::span<const std::int64_t> numbers) const {
+  std::vector<std::int64_t> of_all;
+  of_all.reserve(numbers.size());
+  for (const std::int64_t number : numbers) {
+    if (number < 0 || number >= size())
+      throw UsageError(fmt::format("there is no row {}: there are {}", number, size()));
+    of_all.push_back(numbers_[static_cast<std::size_t>(number)]);
+  }
+  return all_->rows(of_all);
+}
+
+}  // namespace tutti

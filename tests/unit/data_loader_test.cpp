@@ -1,0 +1,117 @@
+// Batches made ahead: the rows of a sampler, for every rank its own, changed by chance in the same way.
+#include <tutti/data/loader.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "support/usage_error.hpp"
+
+namespace tutti::data_loader_test {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+std::shared_ptr<const Dataset> squares(std::int64_t rows) {
+  return std::make_shared<TensorDataset>(std::vector{torch::arange(rows)}, torch::arange(rows).pow(2));
+}
+
+TEST(Loader, HandsOutTheBatchesOfItsSampler) {
+  const SamplerOptions sampling{.rows = 50, .batch_size = 8, .seed = 5};
+  Sampler sampler(sampling);
+  for (const std::size_t ahead : {1u, 4u}) {
+    Loader loader(squares(50), {.sampler = sampling, .ahead = ahead});
+    EXPECT_EQ(loader.steps_per_epoch(), 7);
+    for (std::int64_t step = 0; step < 20; ++step) {
+      const DataBatch batch = loader.next();
+      EXPECT_EQ(batch.step, step);
+      EXPECT_EQ(batch.epoch, step / 7);
+      EXPECT_EQ(batch.numbers, sampler.rows_of(step).numbers);
+      EXPECT_TRUE(batch.rows.inputs.front().equal(torch::tensor(batch.numbers)));
+      EXPECT_TRUE(batch.rows.target.equal(torch::tensor(batch.numbers).pow(2)));
+    }
+    loader.start_at(33);
+    EXPECT_EQ(loader.next().numbers, sampler.rows_of(33).numbers);
+    Loader later(squares(50), {.sampler = sampling, .first_step = 12});
+    EXPECT_EQ(later.next().numbers, sampler.rows_of(12).numbers);
+  }
+}
+
+// The rows of all ranks together are those of the batch, in any world.
+TEST(Loader, GivesEveryRankRowsOfItsOwn) {
+  const SamplerOptions sampling{.rows = 21, .batch_size = 8, .seed = 5};
+  for (const int ranks : {1, 2, 3, 5, 8}) {
+    Numbers seen;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Loader loader(squares(21), {.sampler = sampling, .rank = rank, .ranks = ranks});
+      for (std::int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
+        const DataBatch batch = loader.next();
+        EXPECT_EQ(batch.rows_of_all, step == 2 ? 5 : 8);
+        EXPECT_EQ(batch.rows.target.size(0), static_cast<std::int64_t>(batch.numbers.size()));
+        seen.insert(seen.end(), batch.numbers.begin(), batch.numbers.end());
+      }
+    }
+    std::ranges::sort(seen);
+    Numbers expected(21);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(seen, expected) << ranks;
+  }
+}
+
+TEST(Loader, ChangesAnImageTheSameWayInAnyWorld) {
+  torch::manual_seed(2);
+  const auto images = std::make_shared<TensorDataset>(std::vector{torch::rand({20, 1, 6, 6}), torch::rand({20, 3})},
+                                                      torch::zeros({20}));
+  LoaderOptions options{.sampler = {.rows = 20, .batch_size = 6, .seed = 9},
+                        .augment = AugmentOptions{.flip = true, .shift = 2}};
+  Loader whole(images, options);
+  const DataBatch together = whole.next();
+  const DataRows plain = images->rows(together.numbers);
+  EXPECT_FALSE(together.rows.inputs[0].equal(plain.inputs[0]));
+  EXPECT_TRUE(together.rows.inputs[1].equal(plain.inputs[1]));
+  options.ranks = 3;
+  for (options.rank = 0; options.rank < 3; ++options.rank) {
+    Loader part(images, options);
+    EXPECT_TRUE(
+        part.next().rows.inputs[0].equal(together.rows.inputs[0].slice(0, options.rank, torch::indexing::None, 3)));
+  }
+}
+
+TEST(Loader, ChangesAnImageAnotherWayInTheNextEpoch) {
+  const auto images = std::make_shared<TensorDataset>(std::vector{torch::rand({20, 1, 6, 6})}, torch::zeros({20}));
+  Loader loader(images, {.sampler = {.rows = 20, .batch_size = 20, .seed = 9, .shuffle = false},
+                         .augment = AugmentOptions{.flip = true, .shift = 2}});
+  const DataBatch first = loader.next();
+  const DataBatch second = loader.next();
+  EXPECT_EQ(second.epoch, 1);
+  EXPECT_EQ(first.numbers, second.numbers);
+  EXPECT_FALSE(first.rows.inputs[0].equal(second.rows.inputs[0]));
+}
+
+class Broken : public Dataset {
+ public:
+  std::int64_t size() const override { return 10; }
+  DataRows rows(std::span<const std::int64_t> numbers) const override {
+    if (std::ranges::find(numbers, 5) != numbers.end()) throw UsageError("t.csv:7: row 5 is bad");
+    return {.inputs = {}, .target = torch::zeros({static_cast<std::int64_t>(numbers.size())})};
+  }
+};
+
+TEST(Loader, TellsTheCallerWhatIsWrongWithARow) {
+  Loader loader(std::make_shared<Broken>(), {.sampler = {.rows = 10, .batch_size = 2, .shuffle = false}});
+  EXPECT_EQ(loader.next().step, 0);
+  EXPECT_EQ(loader.next().step, 1);
+  EXPECT_EQ(testing::usage_error([&] { (void)loader.next(); }), "t.csv:7: row 5 is bad");
+}
+
+TEST(Loader, RefusesWhatDoesNotFit) {
+  EXPECT_EQ(testing::usage_error([] { Loader loader(squares(5), {.sampler = {.rows = 4, .batch_size = 2}}); }),
+            "expected a sampler of the dataset's 5 rows, found one of 4");
+  EXPECT_EQ(testing::usage_error(
+                [] { Loader loader(squares(5), {.sampler = {.rows = 5, .batch_size = 2}, .rank = 2, .ranks = 2}); }),
+            "there is no rank 2 of 2");
+}
+
+}  // namespace
+}  // namespace tutti::data_loader_test
