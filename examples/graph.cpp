@@ -75,7 +75,7 @@ int main() try {
   registry.data_sources.add(wave());
   const Run run = read_run(JsonDocument::parse(kRun, "the run").root(), registry);
 
-  const DataSplits data = run.data.opened_by.open();
+  const DataSplits data = open_data(run);
   const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
   const auto rule = torch_options(run.optimizer);
   DataParallel<GraphModule> model(net, net->groups(*rule), *rule, data_parallel_options(run));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/train/footprint.hpp>
 #include <tutti/train/run.hpp>
@@ -108,6 +109,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
   fmt::print("data        {}, {} rows a step\n", run.data.source, run.data.batch_size);
   fmt::print("loss        {}\n", run.loss_name);
   fmt::print("optimizer   {}\n", to_string(run.optimizer));
+  if (run.schedule != Schedule{}) fmt::print("schedule    {}\n", to_json(run.schedule).dump());
   fmt::print("strategy    {}\n", to_string(run.graph.effective_strategy()));
   for (const Subgraph& subgraph : run.graph.subgraphs()) {
     if (subgraph.strategy && !subgraph.path.empty())

@@ -1,6 +1,10 @@
 #include <tutti/train/batch.hpp>
 
+#include <tutti/data/data_options.hpp>
+
 namespace tutti {
+
+DataSplits open_data(const Run& run) { return open_data(run.data.opened_by, run.data.options, run.seed); }
 
 std::int64_t row_count(const DataRows& batch) {
   std::int64_t count = row_count(batch.target);

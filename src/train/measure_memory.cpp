@@ -32,7 +32,7 @@ double most_resident_bytes() {
 }  // namespace
 
 double measure_memory(const Run& run) {
-  const DataSplits data = run.data.opened_by.open();
+  const DataSplits data = open_data(run);
   const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
   const std::unique_ptr<torch::optim::OptimizerOptions> rule = torch_options(run.optimizer);
   DataParallelOptions options = data_parallel_options(run);

@@ -183,7 +183,7 @@ OptimizerRule optimizer_from_json(const JsonValue& value) {
 
 Run read_run(const JsonValue& value, const Registry& registry) {
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
-  value.refuse_other_keys({"seed", "data", "graph", "loss", "metrics", "optimizer", "train", "output"});
+  value.refuse_other_keys({"seed", "data", "graph", "loss", "metrics", "optimizer", "schedule", "train", "output"});
   const std::optional<JsonValue> seed = value.find("seed");
 
   const JsonValue data_value = value.at("data");
@@ -216,6 +216,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
     metrics = read_metrics(*list, registry.metrics, output, description);
   const std::optional<JsonValue> train = value.find("train");
   const std::optional<JsonValue> folder = value.find("output");
+  const std::optional<JsonValue> schedule = value.find("schedule");
   if (folder && folder->string().empty()) throw folder->expected("a folder");
   Run run{.seed = seed ? seed->unsigned_integer() : 0,
           .data = std::move(data),
@@ -224,6 +225,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
           .loss = std::move(loss),
           .metrics = std::move(metrics),
           .optimizer = optimizer_from_json(value.at("optimizer")),
+          .schedule = schedule ? schedule_from_json(*schedule) : Schedule{},
           .train = train ? read_train(*train) : RunTrain{.epochs = 1, .steps = std::nullopt},
           .output = folder ? folder->string() : "runs/latest"};
   check_strategy(value, run);

@@ -17,6 +17,60 @@ torch::Tensor draw_input(const ValueSpec& spec, std::int64_t rows) {
   return torch::randn(sizes).set_requires_grad(true);
 }
 
+// What an option says for each dimension.
+std::vector<std::int64_t> sizes_of(const testing::Json& options, const char* key, std::size_t count,
+                                   std::int64_t otherwise) {
+  if (!options.contains(key)) return std::vector<std::int64_t>(count, otherwise);
+  if (options[key].is_array()) return options[key].get<std::vector<std::int64_t>>();
+  return std::vector<std::int64_t>(count, options[key].get<std::int64_t>());
+}
+
+// Does libtorch compute this convolution or pooling? Of other operators nothing is known.
+std::optional<bool> is_taken_by_torch(const std::string& op, const testing::OperatorCase& its) {
+  const bool is_pool = op.starts_with("max_pool") || op.starts_with("avg_pool");
+  if (!is_pool && !op.starts_with("conv")) return std::nullopt;
+  const testing::Json& options = its.options;
+  const std::size_t count = op.ends_with("1d") ? 1 : 2;
+  const auto sizes = [&](const char* key, std::int64_t otherwise) { return sizes_of(options, key, count, otherwise); };
+  const torch::Tensor x = torch::zeros(with_rows(2, its.inputs[0].shape));
+  const auto kernel = sizes("kernel", 1);
+  const auto dilation = sizes("dilation", 1);
+  torch::Tensor y;
+  try {
+    if (is_pool) {
+      const auto stride = options.contains("stride") ? sizes("stride", 1) : kernel;
+      const bool is_ceil = options.value("ceil", false);
+      if (op.starts_with("max"))
+        y = (count == 1 ? torch::max_pool1d(x, kernel, stride, sizes("padding", 0), dilation, is_ceil)
+                        : torch::max_pool2d(x, kernel, stride, sizes("padding", 0), dilation, is_ceil));
+      else
+        y = (count == 1 ? torch::avg_pool1d(x, kernel, stride, sizes("padding", 0), is_ceil)
+                        : torch::avg_pool2d(x, kernel, stride, sizes("padding", 0), is_ceil));
+      return y.numel() > 0;  // one of nothing is of no use
+    }
+    const std::int64_t groups = options.value("groups", std::int64_t{1});
+    const std::int64_t filters = options["filters"].get<std::int64_t>();
+    const std::int64_t channels = its.inputs[0].shape[0];
+    const bool is_transposed = op.starts_with("conv_transpose");
+    Shape weight = is_transposed ? Shape{channels, filters / groups} : Shape{filters, channels / groups};
+    weight.insert(weight.end(), kernel.begin(), kernel.end());
+    if (filters % groups != 0) return false;
+    const bool is_named = options.contains("padding") && options["padding"].is_string();
+    const std::string name = is_named ? options["padding"].get<std::string>() : "";
+    const torch::Tensor w = torch::zeros(weight);
+    if (is_named) {
+      y = (count == 1 ? torch::conv1d(x, w, {}, sizes("stride", 1), name, dilation, groups)
+                      : torch::conv2d(x, w, {}, sizes("stride", 1), name, dilation, groups));
+    } else {
+      const std::vector<std::int64_t> more = sizes("output_padding", 0);
+      y = torch::convolution(x, w, {}, sizes("stride", 1), sizes("padding", 0), dilation, is_transposed, more, groups);
+    }
+    return y.numel() > 0;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 // One case; whether it was possible.
 bool check(const std::string& op, std::uint64_t number) {
   testing::CaseDraws draws(number);
@@ -29,6 +83,7 @@ bool check(const std::string& op, std::uint64_t number) {
   } catch (const UsageError& error) {
     EXPECT_TRUE(std::string(error.what()).starts_with("graph:")) << error.what();
     EXPECT_NE(std::string(error.what()).find("graph.node"), std::string::npos) << error.what();
+    EXPECT_NE(is_taken_by_torch(op, its), true) << error.what();  // nothing is refused that would go
     return false;
   }
   GraphModule module(*graph, number);

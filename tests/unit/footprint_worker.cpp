@@ -25,7 +25,7 @@ std::uint64_t most_resident_bytes() {
 }
 
 void train(const Run& run, int steps) {
-  const DataSplits data = run.data.opened_by.open();
+  const DataSplits data = open_data(run);
   const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
   const auto rule = torch_options(run.optimizer);
   DataParallel<GraphModule> model(net, net->groups(*rule), *rule, data_parallel_options(run));

@@ -1,6 +1,7 @@
 if(TUTTI_WITH_TORCH)
   tutti_test(unit/graph_test LINKS tutti_graph ONE_THREAD)
   tutti_test(unit/initializer_test LINKS tutti_graph ONE_THREAD)
+  tutti_test(unit/schedule_test LINKS tutti_train ONE_THREAD)
   # Vectors are what tests/vectors/make_vectors.py wrote.
   tutti_test(unit/graph_tests LINKS tutti_train TORCH
              SOURCES unit/graph_module_test.cpp unit/operator_vectors_test.cpp unit/torchscript_test.cpp unit/run_test.cpp

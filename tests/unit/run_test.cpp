@@ -95,6 +95,7 @@ TEST(Run, RefusesWhatCannotBeAndNamesThePlace) {
        ": data.batch_size: expected the 129 rows of a micro-batch, found 128"},
       {"/optimizer/beta1", 0.9, ": optimizer: unknown key"},
       {"/optimizer/nesterov", 1, ": optimizer.nesterov: expected"},
+      {"/schedule", "cosin", ": schedule: expected one of"},
       {"/train/steps", 3, ": train: expected either epochs or steps"},
       {"/train/epochs", 0, ": train.epochs: expected"},
       {"/output", "", ": output: expected a folder"}};

@@ -1,5 +1,6 @@
 // Rows of data as a batch: DataParallel and its like deal them out to replicas.
 //
+//   const DataSplits data = open_data(run);
 //   const DataRows rows = data.train->rows(numbers);
 //   model.step(rows, [&](GraphModule& module, const DataRows& mine) {
 //     return run.loss.compute(module.forward(graph_inputs(run, mine)).front(), mine.target);
@@ -15,6 +16,9 @@
 #include <tutti/train/run.hpp>
 
 namespace tutti {
+
+// Split and standardised as the run says.
+DataSplits open_data(const Run& run);
 
 std::int64_t row_count(const DataRows& batch);
 DataRows slice_rows(const DataRows& batch, const Rows& rows);

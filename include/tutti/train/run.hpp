@@ -18,6 +18,7 @@
 #include <tutti/graph/graph.hpp>
 #include <tutti/kernels/optimizer.hpp>
 #include <tutti/train/loss.hpp>
+#include <tutti/train/schedule.hpp>
 
 namespace tutti {
 
@@ -58,6 +59,7 @@ struct Run {
   Loss loss;
   std::vector<RunMetric> metrics;
   OptimizerRule optimizer;
+  Schedule schedule;
   RunTrain train;
   std::string output;  // a folder
 };
