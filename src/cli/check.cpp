@@ -68,16 +68,18 @@ std::int64_t count_of(const GraphParameter& parameter) { return element_count(pa
 
 std::string parameters_of(const Graph& graph, const GraphNode& node) {
   std::int64_t count = 0;
+  std::int64_t frozen = 0;
   std::string note;
   for (const std::size_t index : node.parameters) {
     const GraphParameter& parameter = graph.parameters()[index];
     if (parameter.path.starts_with(node.path + ".")) {
       count += count_of(parameter);
-      if (parameter.is_frozen) note = " frozen";
+      if (parameter.is_frozen) frozen += count_of(parameter);
     } else {
       note = " tied";
     }
   }
+  if (frozen > 0) note += frozen == count ? " frozen" : fmt::format(", {} frozen", in_groups(frozen));
   return node.parameters.empty() ? "" : in_groups(count) + note;
 }
 
@@ -108,7 +110,12 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
              frozen > 0 ? fmt::format(", {} of them frozen", in_groups(frozen)) : "");
   fmt::print("data        {}, {} rows a step\n", run.data.source, run.data.batch_size);
   fmt::print("loss        {}\n", run.loss_name);
-  fmt::print("optimizer   {}\n", to_string(run.optimizer));
+  fmt::print("train       {}{}{}, into {}\n",
+             run.train.epochs ? fmt::format("{} epochs", *run.train.epochs) : fmt::format("{} steps", *run.train.steps),
+             run.train.clip_norm > 0 ? fmt::format(", gradients up to the norm {}", run.train.clip_norm) : "",
+             run.train.accumulate > 1 ? fmt::format(", {} steps to an update", run.train.accumulate) : "", run.output);
+  fmt::print("optimizer   {}, lr {}\n", to_string(run.optimizer),
+             std::visit([](const auto& rule) { return rule.lr; }, run.optimizer));
   if (run.schedule != Schedule{}) fmt::print("schedule    {}\n", to_json(run.schedule).dump());
   fmt::print("strategy    {}\n", to_string(run.graph.effective_strategy()));
   for (const Subgraph& subgraph : run.graph.subgraphs()) {
@@ -160,9 +167,9 @@ constexpr std::chrono::seconds kTrialDeadline{120};
 constexpr std::size_t kTrialsOfThreads = 3;
 
 // What a few steps of it take, tried by a process of its own; at least what can be counted, where they cannot be tried.
-std::string memory_of(const std::string& file, const Run& run, const Footprint& footprint, bool is_quick) {
+// `problem` is what went wrong with them.
+std::string memory_of(const std::string& file, const Run& run, const Footprint& footprint, std::string& problem) {
   const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
-  if (is_quick) return least;
   if (!can_be_tried(run)) return least + " (not tried: nothing carries this strategy out yet)";
   constexpr std::int64_t kMostReplicas = 256;
   if (footprint.replicas > kMostReplicas)
@@ -187,8 +194,9 @@ std::string memory_of(const std::string& file, const Run& run, const Footprint& 
     // What the trial itself said is the last line.
     const std::string_view why = error.what();
     const std::size_t said = why.rfind("\ntutti: ");
-    fmt::print(stderr, "tutti: warning: a few steps were tried, and failed: {}\n",
-               said == std::string_view::npos ? why : why.substr(said + std::string_view("\ntutti: ").size()));
+    problem =
+        fmt::format("a few steps were tried, and failed: {}",
+                    said == std::string_view::npos ? why : why.substr(said + std::string_view("\ntutti: ").size()));
     return least;
   }
 }
@@ -213,11 +221,19 @@ void run_check(Arguments arguments) {
   std::error_code problem;
   if (!picture.empty() && std::filesystem::equivalent(picture, file, problem))
     throw UsageError(fmt::format("--dot: {} is the run file itself", picture));
+  if (picture == "-") {  // the picture alone, for a pipe
+    fmt::print("{}", to_dot(run.graph));
+    return;
+  }
   if (!picture.empty()) write_picture(run.graph, picture);
   print_nodes(run.graph);
   const Footprint footprint = footprint_of(run);
-  print_summary(run, footprint, memory_of(file, run, footprint, is_quick));
-  for (const std::string& warning : run.graph.warnings()) fmt::print(stderr, "tutti: warning: {}\n", warning);
+  std::string failure;
+  const std::string memory = is_quick ? fmt::format("at least {}, not tried", in_bytes(footprint.total()))
+                                      : memory_of(file, run, footprint, failure);
+  print_summary(run, footprint, memory);
+  for (const std::string& warning : run.warnings) fmt::print(stderr, "tutti: warning: {}\n", warning);
+  if (!failure.empty()) throw Error(failure);
 }
 
 }  // namespace tutti::cli

@@ -274,8 +274,8 @@ void refuse_unless_like(const GraphInput& input, const torch::Tensor& found) {
   if (is_like && has_type) return;
   const std::string text =
       found.defined() ? fmt::format("{} {}", c10::toString(found.scalar_type()), text_of(sizes)) : "nothing";
-  throw UsageError(
-      fmt::format("the input '{}': expected rows of the shape {}, found {}", input.name, to_string(input.spec), text));
+  throw UsageError(fmt::format("the input '{}': expected rows of {} of {}, found {}", input.name,
+                               to_string(input.spec.shape), to_string(input.spec.type), text));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ Operator operator_of_module(
     throw options.error(fmt::format("expected {} rows to come out where {} go in, found {}", kRows, kRows,
                                     output.defined() ? "the shape " + text_of(output.sizes()) : "nothing"));
   }
-  if (!output.is_floating_point() && output.scalar_type() != torch::kInt64)
+  if (output.scalar_type() != torch::kFloat32 && output.scalar_type() != torch::kInt64)
     throw options.error(
         fmt::format("expected numbers of float32 or int64 to come out, found {}", c10::toString(output.scalar_type())));
   result.output = {.shape = output.sizes().slice(1).vec(),

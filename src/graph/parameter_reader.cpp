@@ -107,7 +107,9 @@ void ParameterReader::read_initializers(const Options& options, const GraphNode&
     ++own_weights;
     parameters[i].initial = read_initializer(*init, parameters[i].shape);
   }
-  if (weights == 0) throw init->error("this node has no weights");
+  if (weights == 0)
+    throw init->error(
+        "this node has no weights of two dimensions or more; others are named, as in {\"weight\": \"ones\"}");
   if (own_weights == 0) throw init->error("the weights of this node are tied, and hold what the others do");
 }
 

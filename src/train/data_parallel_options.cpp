@@ -13,6 +13,11 @@ DataParallelOptions data_parallel_options(const Run& run) {
   if (std::holds_alternative<strategy::Local>(strategy)) return options;
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
   const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation);
+  for (const GraphNode& node : run.graph.nodes()) {
+    if (run.graph.is_private(node))
+      throw UsageError(
+          fmt::format("nothing carries this strategy out yet: '{}' is private to each replica", node.path));
+  }
   if (method == nullptr) throw UsageError(fmt::format("nothing carries this strategy out: {}", to_string(strategy)));
   options.replicas = static_cast<int>(parallel->num_replicas);
   options.algorithm = method->algorithm;

@@ -93,16 +93,39 @@ std::vector<std::size_t> match_inputs(const JsonValue& inputs, const Graph& grap
   return order;
 }
 
+// Nodes whose parameters the loss, which is of the first output, does not depend on.
+void warn_of_what_is_not_trained(const Graph& graph, std::vector<std::string>& warnings) {
+  const std::size_t inputs = graph.inputs().size();
+  std::vector<bool> is_reached(graph.nodes().size());
+  std::vector<std::size_t> left{graph.outputs().front().value};
+  while (!left.empty()) {
+    const std::size_t value = left.back();
+    left.pop_back();
+    if (value < inputs || is_reached[value - inputs]) continue;
+    is_reached[value - inputs] = true;
+    const std::vector<std::size_t>& before = graph.nodes()[value - inputs].inputs;
+    left.insert(left.end(), before.begin(), before.end());
+  }
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    const GraphNode& node = graph.nodes()[i];
+    const bool has_free = std::ranges::any_of(
+        node.parameters, [&](std::size_t parameter) { return !graph.parameters()[parameter].is_frozen; });
+    if (!is_reached[i] && has_free)
+      warnings.push_back(fmt::format("the node '{}' is computed and not trained: the loss is of the first output, '{}'",
+                                     node.path, graph.outputs().front().name));
+  }
+}
+
 RunTrain read_train(const JsonValue& value) {
   const Options options(value);
   RunTrain train;
   if (const auto epochs = options.find("epochs")) train.epochs = epochs->integer({.min = 1, .max = kMostRows});
   if (const auto steps = options.find("steps")) train.steps = steps->integer({.min = 1});
-  if (train.epochs.has_value() == train.steps.has_value())
-    throw value.error("expected either epochs or steps: how long to train");
   train.clip_norm = options.number("clip_norm", {.min = 0}, 0);
   train.accumulate = options.integer("accumulate", {.min = 1, .max = kMostRows}, 1);
   options.refuse_other_keys({});
+  if (train.epochs && train.steps) throw value.error("expected either epochs or steps: how long to train");
+  if (!train.steps && !train.epochs) train.epochs = 1;
   return train;
 }
 
@@ -227,8 +250,11 @@ Run read_run(const JsonValue& value, const Registry& registry) {
           .optimizer = optimizer_from_json(value.at("optimizer")),
           .schedule = schedule ? schedule_from_json(*schedule) : Schedule{},
           .train = train ? read_train(*train) : RunTrain{.epochs = 1, .steps = std::nullopt},
-          .output = folder ? folder->string() : "runs/latest"};
+          .output = folder ? folder->string() : "runs/latest",
+          .warnings = {}};
   check_strategy(value, run);
+  run.warnings = run.graph.warnings();
+  warn_of_what_is_not_trained(run.graph, run.warnings);
   return run;
 }
 

@@ -43,7 +43,17 @@ sed 's/"batch_size": 128/"batch_size": 20000/
     {"id": "memory", "op": "lstm", "inputs": ["seq"], "units": 512, "output": "last"}], "outputs": ["memory"]/' \
   "$file" >"$scratch/inside.json"
 expect 0 "hidden.memory" "$tutti" check "$scratch/inside.json" --quick
-expect 0 "warning: a few steps were tried, and failed: they take more than the" "$tutti" check "$scratch/inside.json"
+expect 1 "a few steps were tried, and failed: they take more than the" "$tutti" check "$scratch/inside.json"
+# What reading cannot know: it is an error all the same.
+sed 's/"method": "AllReduce"/"method": "AllReduce", "algorithm": "Gloo"/' "$file" >"$scratch/gloo.json"
+expect 1 "a few steps were tried, and failed: algorithm: Gloo is for processes" "$tutti" check "$scratch/gloo.json"
+sed 's/"outputs": \["logits"\]/"outputs": ["logits", "aux"]/
+  s/{"id": "logits",/{"id": "aux", "op": "linear", "inputs": ["act"], "units": 3}, {"id": "logits",/' "$file" >"$scratch/heads.json"
+expect 0 "warning: the node 'aux' is computed and not trained: the loss is of the first output, 'logits'" \
+  "$tutti" check "$scratch/heads.json" --quick
+expect 0 "train       3 epochs, into runs/first" "$tutti" check "$file" --quick
+expect 0 "optimizer   sgd, lr 0.1" "$tutti" check "$file" --quick
+expect 0 '"input image" -> "flat";' "$tutti" check "$file" --dot -
 cp "$file" "$scratch/mine.json"
 expect 2 "is the run file itself" "$tutti" check "$scratch/mine.json" --quick --dot "$scratch/mine.json"
 sed 's/"strategy": .*/"strategy": {"type": "ModelParallel", "partitions": [{"node_ids": ["flat", "hidden"],\

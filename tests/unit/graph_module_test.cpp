@@ -91,10 +91,10 @@ TEST(GraphModule, RefusesInputsThatAreNotTheGraphs) {
     return testing::usage_error([&] { (void)module.forward(inputs); });
   };
   EXPECT_EQ(refused({}), "the graph has 1 inputs, found 0");
-  EXPECT_EQ(refused({torch::zeros({2, 5})}), "the input 'x': expected rows of the shape [4], found Float [2, 5]");
+  EXPECT_EQ(refused({torch::zeros({2, 5})}), "the input 'x': expected rows of [4] of float32, found Float [2, 5]");
   EXPECT_EQ(refused({torch::zeros({4}, torch::kInt64)}),
-            "the input 'x': expected rows of the shape [4], found Long [4]");
-  EXPECT_EQ(refused({Tensor()}), "the input 'x': expected rows of the shape [4], found nothing");
+            "the input 'x': expected rows of [4] of float32, found Long [4]");
+  EXPECT_EQ(refused({Tensor()}), "the input 'x': expected rows of [4] of float32, found nothing");
   GraphModule two(GraphBuilder().input("x", {4}).input("y", {4}).node("z", "add", {"x", "y"}).output("z").build());
   EXPECT_THAT(testing::usage_error([&] {
                 (void)two.forward(torch::zeros({1, 4}));

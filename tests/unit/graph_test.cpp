@@ -209,6 +209,12 @@ TEST(Graph, RefusesWhatCannotBeAndNamesThePlace) {
       {with_nodes(R"({"id": "a", "op": "reshape", "inputs": ["image"], "shape": [64]},
                      {"id": "last", "op": "add", "inputs": ["image", "a"]})"),
        "graph.last: inputs of the shapes [1, 8, 8] and [64] do not fit"},
+      {with_nodes(R"({"id": "last", "op": "mean", "inputs": ["image"], "dim": [0, -3]})"),
+       "graph.last.dim[1]: dimension 0 is there twice"},
+      {with_nodes(R"({"id": "last", "op": "hardtanh", "inputs": ["image"], "min": 2})"),
+       "graph.last: expected a min below max, found 2 and 1"},
+      {with_nodes(R"({"id": "last", "op": "batch_norm", "inputs": ["image"], "init": "zeros"})"),
+       "graph.last.init: this node has no weights of two dimensions or more"},
       {with_nodes(R"({"id": "last", "op": "reshape", "inputs": ["image"], "shape": [-1, 5]})"),
        "graph.last.shape: expected a shape for the 64 elements of [1, 8, 8], found [-1, 5]"}};
   for (const Case& one : cases) {

@@ -98,6 +98,9 @@ TEST(Run, RefusesWhatCannotBeAndNamesThePlace) {
       {"/schedule", "cosin", ": schedule: expected one of"},
       {"/train/steps", 3, ": train: expected either epochs or steps"},
       {"/train/epochs", 0, ": train.epochs: expected"},
+      {"/train/epoch", 3, ": train: unknown key \"epoch\"; did you mean \"epochs\"?"},
+      {"/train", Json::object(), "(no error)"},
+      {"/train", {{"clip_norm", -1}}, ": train.clip_norm: expected"},
       {"/output", "", ": output: expected a folder"}};
   for (const auto& [pointer, value, message] : cases) {
     EXPECT_THAT(refused(pointer, value), HasSubstr(message)) << pointer;

@@ -185,8 +185,10 @@ TEST(TorchScript, TrainsOnTwoReplicasAsOnOne) {
 // --- what cannot be ---
 
 TEST(TorchScript, RefusesFilesThatAreNotThere) {
-  EXPECT_EQ(usage_error([] { graph_of("/no/such/net.pt").build(); }),
-            R"(graph:1:98: graph.net.file: expected a file that torch.jit.save wrote, found "/no/such/net.pt")");
+  EXPECT_EQ(
+      usage_error([] { graph_of("/no/such/net.pt").build(); }),
+      "graph:1:98: graph.net.file: there is no file '/no/such/net.pt', neither beside the run file nor where this "
+      "runs");
 }
 
 TEST(TorchScript, RefusesFilesThatAreNone) {
@@ -204,7 +206,7 @@ TEST(TorchScript, RefusesRowsOfAnotherWidth) {
   EXPECT_EQ(usage_error([&] {
               module->forward(torch::zeros({2, 5}));
             }),
-            "the input 'rows': expected rows of the shape [4], found Float [2, 5]");
+            "the input 'rows': expected rows of [4] of float32, found Float [2, 5]");
 }
 
 }  // namespace

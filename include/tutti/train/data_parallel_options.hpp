@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce.
+// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce, and for
+// parameters that are private to each replica.
 DataParallelOptions data_parallel_options(const Run& run);
 
 }  // namespace tutti

@@ -61,7 +61,8 @@ struct Run {
   OptimizerRule optimizer;
   Schedule schedule;
   RunTrain train;
-  std::string output;  // a folder
+  std::string output;                 // a folder
+  std::vector<std::string> warnings;  // the graph's, and what else was probably not meant
 };
 
 Run read_run(const JsonValue& value, const Registry& registry = Registry());

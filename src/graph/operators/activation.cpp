@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <functional>
 
 #include <ATen/ATen.h>
@@ -66,7 +65,8 @@ void add_activations(OperatorRegistry& registry) {
   add(registry, "softsign", [](const at::Tensor& x) { return x / (x.abs() + 1); });
   add(registry, "hardtanh", [](const Options& options) -> Activation {
     const double min = options.number("min", {}, -1);
-    const double max = options.number("max", {.min = min, .min_excluded = true}, std::max(1.0, min + 1));
+    const double max = options.number("max", {.min = min, .min_excluded = true}, 1);
+    if (min >= max) throw options.error(fmt::format("expected a min below max, found {} and {}", min, max));
     return [min, max](const at::Tensor& x) { return at::hardtanh(x, min, max); };
   });
   registry.add({.name = "prelu", .resolve = resolve_prelu});

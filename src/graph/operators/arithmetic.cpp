@@ -62,8 +62,11 @@ Operator resolve_mean(const Options& options, Inputs inputs) {
   if (const std::optional<JsonValue> value = options.find("dim")) {
     is_over.assign(shape.size(), false);
     if (value->is_array() && value->size() == 0) throw value->expected("at least one dimension");
-    for (const JsonValue& one : value->is_array() ? value->elements() : std::vector<JsonValue>{*value})
-      is_over[dimension(one, shape.size())] = true;
+    for (const JsonValue& one : value->is_array() ? value->elements() : std::vector<JsonValue>{*value}) {
+      const std::size_t dim = dimension(one, shape.size());
+      if (is_over[dim]) throw one.error(fmt::format("dimension {} is there twice", dim));
+      is_over[dim] = true;
+    }
   }
   const bool keeps = options.boolean("keep", false);
   Operator result;
