@@ -17,7 +17,7 @@ namespace {
 
 // After some steps malloc has found its way of placing what every step takes. Where steps take long they are large, and
 // the first ones tell.
-constexpr int kSteps = 8;
+constexpr int kSteps = 16;
 constexpr int kLeastSteps = 2;
 constexpr std::chrono::seconds kLongEnough{10};
 
