@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,14 +21,24 @@ constexpr std::size_t kShownCharacters = 40;
 
 bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u; }
 
+std::string cut_off(std::string_view text) {
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!continues_character(text[i]) && characters++ == kShownCharacters)
+      return std::string(text.substr(0, i)) + "...";
+  }
+  return std::string(text);
+}
+
 }  // namespace
 
-std::string json_place(const JsonDocument::Content& content, std::size_t offset) {
-  const std::string_view before = std::string_view(content.text).substr(0, offset);
+std::string to_string(const JsonPlace& place) {
+  if (place.source->is_set) return place.source->name;
+  const std::string_view before = std::string_view(place.source->text).substr(0, place.offset);
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::string_view in_line = before.substr(before.rfind('\n') + 1);  // all where there is none
   const auto column = in_line.size() + 1 - std::count_if(in_line.begin(), in_line.end(), continues_character);
-  return fmt::format("{}:{}:{}", content.name, line, column);
+  return fmt::format("{}:{}:{}", place.source->name, line, column);
 }
 
 std::string printable(std::string_view text) {
@@ -34,13 +46,7 @@ std::string printable(std::string_view text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-std::string shown(std::string_view text) {
-  std::size_t characters = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (!continues_character(text[i]) && characters++ == kShownCharacters) return printable(text.substr(0, i)) + "...";
-  }
-  return printable(text);
-}
+std::string shown(std::string_view text) { return printable(cut_off(text)); }
 
 std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", shown(text)); }
 
@@ -48,6 +54,8 @@ std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", show
 
 using detail::in_quotes;
 using detail::JsonNode;
+using detail::JsonPlace;
+using detail::JsonSource;
 using detail::read_number;
 using Kind = JsonNode::Kind;
 
@@ -101,16 +109,221 @@ std::string describe(NumberRange range) {
   return text;
 }
 
+UsageError error_in(std::string_view place, std::string_view path, std::string_view what) {
+  return UsageError(path.empty() ? fmt::format("{}: {}", place, what)
+                                 : fmt::format("{}: {}: {}", place, detail::printable(path), what));
+}
+
+std::string missing_key(std::string_view key, const std::vector<std::string>& keys) {
+  const auto meant = nearest_name(key, keys);
+  return meant ? fmt::format("missing key {}; is {} meant to be it?", in_quotes(key), in_quotes(*meant))
+               : fmt::format("missing key {}", in_quotes(key));
+}
+
+template <typename Node>
+Node* find_member(Node& object, std::string_view key) {
+  const auto member = std::ranges::find(object.children, key, &JsonNode::key);
+  return member == object.children.end() ? nullptr : &*member;
+}
+
+std::vector<std::string> keys_of(const JsonNode& object) {
+  std::vector<std::string> keys;
+  for (const JsonNode& child : object.children) keys.push_back(child.key);
+  return keys;
+}
+
+using Files = decltype(JsonDocument::Content::files);
+
+nlohmann::ordered_json raw_of(const JsonNode& node, const Files& files) {
+  switch (node.kind) {
+    case Kind::object: {
+      nlohmann::ordered_json::object_t members;
+      // Each key is there once, and need not be looked for.
+      for (const JsonNode& child : node.children) members.emplace_back(child.key, raw_of(child, files));
+      return members;
+    }
+    case Kind::array: {
+      nlohmann::ordered_json::array_t elements;
+      for (const JsonNode& child : node.children) elements.push_back(raw_of(child, files));
+      return elements;
+    }
+    case Kind::string: {
+      const auto file = files.find(&node);
+      return file == files.end() ? node.text : file->second.string();
+    }
+    default: return nlohmann::ordered_json::parse(node.text);
+  }
+}
+
+// How many arrays and objects stand within each other.
+int levels(const JsonNode& node) {
+  int most = 0;
+  for (const JsonNode& child : node.children) most = std::max(most, levels(child));
+  return node.kind == Kind::array || node.kind == Kind::object ? most + 1 : 0;
+}
+
+// The nodes of a graph and their ids; of another object none.
+std::vector<std::pair<std::string, JsonNode*>> nodes_in(JsonNode& object) {
+  std::vector<std::pair<std::string, JsonNode*>> result;
+  JsonNode* nodes = find_member(object, "nodes");
+  if (!nodes || nodes->kind != Kind::array) return result;
+  for (JsonNode& node : nodes->children) {
+    const JsonNode* id = node.kind == Kind::object ? find_member(node, "id") : nullptr;
+    if (id && id->kind == Kind::string) result.emplace_back(id->text, &node);
+  }
+  return result;
+}
+
+bool is_utf8(std::string_view text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+// Of a `--set path=text`: on one line, and otherwise as it was typed.
+std::string set_name(std::string_view path, std::string_view text) {
+  std::string name = fmt::format("--set {}={}", path, detail::cut_off(text));
+  std::ranges::replace_if(
+      name, [](unsigned char byte) { return byte < ' ' || byte == 0x7f; }, ' ');
+  return name;
+}
+
+// One value to be set in a tree. The source and the path outlive it.
+class JsonSet {
+ public:
+  JsonSet(const JsonSource& source, std::string_view path) : source_(source) { split(path); }
+
+  void apply(JsonNode& root) {
+    JsonNode value = read_value();
+    JsonNode* target = &root;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const Step* next = i + 1 < steps_.size() ? &steps_[i + 1] : nullptr;
+      target = steps_[i].index ? &element(*target, steps_[i]) : &member(*target, steps_[i], next);
+    }
+    descend(levels(value));
+    value.key = std::move(target->key);
+    value.key_place = target->key_place;
+    *target = std::move(value);
+  }
+
+ private:
+  // To what an object has under a name, or to an element of an array.
+  struct Step {
+    std::string_view before;  // the path up to here
+    std::string_view name = {};
+    std::optional<std::uint32_t> index = {};
+  };
+
+  void split(std::string_view path) {
+    if (path.empty()) throw error("", "the path is empty; expected one such as train.epochs");
+    for (std::size_t begin = 0; begin <= path.size();) {
+      const std::size_t end = std::min(path.find('.', begin), path.size());
+      std::size_t at = std::min(path.find('[', begin), end);
+      // An element of the root has no name before it.
+      if (at == begin && (begin > 0 || begin == end))
+        throw error("", "the path has an empty part; expected names with dots between them, as in train.epochs");
+      const std::string_view before = path.substr(0, begin == 0 ? 0 : begin - 1);
+      if (at > begin) steps_.push_back({.before = before, .name = path.substr(begin, at - begin)});
+      while (at < end) {
+        const std::string_view rest = path.substr(at, end - at);
+        const std::size_t length = rest.find(']') + 1;  // 0 where there is none
+        const auto index =
+            rest[0] == '[' && length > 2 ? read_number<std::uint32_t>(rest.substr(1, length - 2)) : std::nullopt;
+        if (!index) {
+          throw error(path.substr(0, at),
+                      fmt::format("expected whole numbers in brackets, as in outputs[0], found {}", in_quotes(rest)));
+        }
+        steps_.push_back({.before = path.substr(0, at), .index = index});
+        at += length;
+      }
+      begin = end + 1;
+    }
+  }
+
+  JsonNode read_value() const {
+    constexpr std::string_view blanks = " \t\r\n";
+    const std::string_view text = source_.text;
+    const std::size_t begin = std::min(text.find_first_not_of(blanks), text.size());
+    const std::string_view trimmed = text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
+    const bool has_to_be_json = trimmed.find_first_of("{[\"") == 0;
+    try {
+      JsonNode value = detail::parse_json(source_);
+      // In 7//8, the 8 is no comment.
+      if (has_to_be_json || value.text == trimmed) return value;
+    } catch (const UsageError&) {
+      if (has_to_be_json) throw;
+    }
+    return {.kind = Kind::string, .place = {&source_, 0}, .text = source_.text};
+  }
+
+  JsonNode& element(JsonNode& array, const Step& step) {
+    if (array.kind != Kind::array) throw expected("an array", array, step);
+    if (*step.index >= array.children.size())
+      throw expected(fmt::format("an array of at least {}", std::uint64_t{*step.index} + 1), array, step);
+    descend(1);
+    return array.children[*step.index];
+  }
+
+  JsonNode& member(JsonNode& object, const Step& step, const Step* next) {
+    if (object.kind != Kind::object) throw expected("an object", object, step);
+    descend(1);
+    if (JsonNode* member = find_member(object, step.name)) return *member;
+    const auto nodes = nodes_in(object);
+    for (const auto& [id, node] : nodes) {
+      if (id != step.name) continue;
+      descend(1);  // the list of nodes
+      return *node;
+    }
+    if (next && !nodes.empty()) throw no_node(object, step);
+    if (next && next->index) throw error(step.before, missing_key(step.name, keys_of(object)));
+    const JsonPlace place{&source_, 0};
+    object.children.push_back(
+        {.kind = Kind::object, .place = place, .key = std::string(step.name), .key_place = place});
+    return object.children.back();
+  }
+
+  void descend(int by) {
+    depth_ += by;
+    if (depth_ > kMaxJsonDepth)
+      throw error("", fmt::format("expected at most {} levels of nesting, found more", kMaxJsonDepth));
+  }
+
+  UsageError no_node(JsonNode& object, const Step& step) const {
+    std::vector<std::string> known = keys_of(object);
+    for (const auto& [id, node] : nodes_in(object)) known.push_back(id);
+    const std::string what = fmt::format("there is no key or node {}; ", in_quotes(step.name));
+    if (const auto meant = nearest_name(step.name, known))
+      return error(step.before, what + fmt::format("did you mean {}?", in_quotes(*meant)));
+    const std::string path = fmt::format("{}{}{}", step.before, step.before.empty() ? "" : ".", step.name);
+    return error(step.before,
+                 what + fmt::format("to add a key, set all of it: --set {}={{...}}", detail::printable(path)));
+  }
+
+  UsageError expected(std::string_view what, const JsonNode& instead, const Step& step) const {
+    return error(step.before,
+                 fmt::format("expected {}, found {} ({})", what, found(instead), to_string(instead.place)));
+  }
+
+  UsageError error(std::string_view path, std::string_view what) const { return error_in(source_.name, path, what); }
+
+  const JsonSource& source_;
+  std::vector<Step> steps_;
+  int depth_ = 0;  // of the value that the steps have come to
+};
+
 }  // namespace
 
 JsonDocument JsonDocument::parse(std::string_view text, std::string name) { return parse(text, std::move(name), {}); }
 
 JsonDocument JsonDocument::parse(std::string_view text, std::string name, std::filesystem::path folder) {
   auto content = std::make_shared<Content>();
-  content->name = std::move(name);
+  content->sources.push_back(
+      std::make_shared<const JsonSource>(JsonSource{.name = std::move(name), .text = std::string(text)}));
   content->folder = std::move(folder);
-  content->text = text;
-  content->root = detail::parse_json(*content);
+  content->root = detail::parse_json(*content->sources.back());
   return JsonDocument(std::move(content));
 }
 
@@ -131,6 +344,19 @@ JsonDocument JsonDocument::read_file(const std::filesystem::path& path) {
     text.append(block.data(), static_cast<std::size_t>(file.gcount()));
   if (!opened || file.bad()) refuse(errno != 0 ? std::generic_category().message(errno) : "reading failed");
   return parse(text, path.string(), path.parent_path());
+}
+
+JsonDocument JsonDocument::with(std::string_view path, std::string_view text) const {
+  const auto source = std::make_shared<const JsonSource>(
+      JsonSource{.name = set_name(path, text), .text = std::string(text), .is_set = true});
+  if (!is_utf8(path) || !is_utf8(text)) throw UsageError(detail::printable(source->name) + ": this is no UTF-8 text");
+  auto content = std::make_shared<Content>();
+  content->sources = content_->sources;
+  content->sources.push_back(source);
+  content->folder = content_->folder;
+  content->root = content_->root;
+  JsonSet(*source, path).apply(content->root);
+  return JsonDocument(std::move(content));
 }
 
 JsonValue JsonDocument::root() const { return {content_, &content_->root}; }
@@ -180,9 +406,18 @@ const std::string& JsonValue::string() const {
 }
 
 std::filesystem::path JsonValue::file_path() const {
-  const std::filesystem::path beside = content_->folder / string();  // one that is absolute stays so
+  const std::filesystem::path named = string();
+  const std::filesystem::path beside = content_->folder / named;  // one that is absolute stays so
   std::error_code problem;
-  return std::filesystem::exists(beside, problem) ? beside : std::filesystem::path(string());
+  const auto exists = [&](const std::filesystem::path& path) { return std::filesystem::exists(path, problem); };
+  const bool is_here = node_->place.source->is_set && exists(named);
+  std::filesystem::path file = !is_here && exists(beside) ? beside : named;
+  const std::filesystem::path absolute = std::filesystem::absolute(file, problem).lexically_normal();
+  if (!absolute.empty()) {  // the folder that the process runs in may be gone
+    const std::scoped_lock lock(content_->files_mutex);
+    content_->files.insert_or_assign(node_, absolute);
+  }
+  return file;
 }
 
 const std::string& JsonValue::one_of(const std::vector<std::string>& names) const {
@@ -195,23 +430,15 @@ const std::string& JsonValue::one_of(const std::vector<std::string>& names) cons
 
 JsonValue JsonValue::at(std::string_view key) const {
   if (auto value = find(key)) return *std::move(value);
-  const auto meant = nearest_name(key, keys());
-  throw error(meant ? fmt::format("missing key {}; is {} meant to be it?", in_quotes(key), in_quotes(*meant))
-                    : fmt::format("missing key {}", in_quotes(key)));
+  throw error(missing_key(key, keys()));
 }
 
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
-  for (const JsonNode& child : as_object().children) {
-    if (child.key == key) return member(child);
-  }
-  return std::nullopt;
+  const JsonNode* child = find_member(as_object(), key);
+  return child ? std::optional(member(*child)) : std::nullopt;
 }
 
-std::vector<std::string> JsonValue::keys() const {
-  std::vector<std::string> result;
-  for (const JsonNode& child : as_object().children) result.push_back(child.key);
-  return result;
-}
+std::vector<std::string> JsonValue::keys() const { return keys_of(as_object()); }
 
 void JsonValue::refuse_other_keys(const std::vector<std::string>& known) const {
   for (const JsonNode& child : as_object().children) {
@@ -223,7 +450,7 @@ void JsonValue::refuse_other_keys(const std::vector<std::string>& known) const {
       what += "no key is known here";
     else
       what += fmt::format("known {} {}", known.size() == 1 ? "is" : "are", list_in_quotes(known, " and "));
-    throw error_at(child.key_offset, what);
+    throw error_at(child.key_place, what);
   }
 }
 
@@ -251,19 +478,24 @@ JsonValue JsonValue::named(std::string_view last_part) const {
   return value;
 }
 
-nlohmann::ordered_json JsonValue::raw() const {
-  const auto written = std::string_view(content_->text).substr(node_->offset, node_->end - node_->offset);
-  return nlohmann::ordered_json::parse(written, nullptr, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+nlohmann::ordered_json JsonValue::raw() const { return raw_of(*node_, {}); }
+
+nlohmann::ordered_json JsonValue::raw_with_files() const {
+  const std::scoped_lock lock(content_->files_mutex);
+  return raw_of(*node_, content_->files);
 }
 
-UsageError JsonValue::error(std::string_view what) const { return error_at(node_->offset, what); }
+UsageError JsonValue::error(std::string_view what) const { return error_at(node_->place, what); }
 
 UsageError JsonValue::expected(std::string_view what) const {
   return error(fmt::format("expected {}, found {}", what, found(*node_)));
 }
 
 UsageError JsonValue::placed(const UsageError& error) const {
-  return std::string_view(error.what()).starts_with(content_->name + ":") ? error : this->error(error.what());
+  const bool names_a_place = std::ranges::any_of(content_->sources, [&](const auto& source) {
+    return std::string_view(error.what()).starts_with(source->name + ":");
+  });
+  return names_a_place ? error : this->error(error.what());
 }
 
 JsonValue JsonValue::member(const JsonNode& node) const {
@@ -273,10 +505,8 @@ JsonValue JsonValue::member(const JsonNode& node) const {
   return value;
 }
 
-UsageError JsonValue::error_at(std::size_t offset, std::string_view what) const {
-  const std::string where = detail::json_place(*content_, offset);
-  return UsageError(path_.empty() ? fmt::format("{}: {}", where, what)
-                                  : fmt::format("{}: {}: {}", where, detail::printable(path_), what));
+UsageError JsonValue::error_at(const JsonPlace& place, std::string_view what) const {
+  return error_in(to_string(place), path_, what);
 }
 
 const JsonNode& JsonValue::as_object() const {

@@ -1,16 +1,19 @@
 // What a JSON text is parsed into, and how messages show pieces of it: shared by the parser and the values.
 //
-// A tree of nlohmann-json would not tell where a value stood: here each node keeps its offsets in the text, and a line
-// and column are counted once an error needs them.
+// A tree of nlohmann-json would not tell where a value stood: here each node keeps its text and the offset in it, and a
+// line and column are counted once an error needs them.
 #pragma once
 
 #include <charconv>
 #include <cstddef>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <unordered_map>
 #include <vector>
 
 #include <tutti/base/json.hpp>
@@ -18,36 +21,50 @@
 namespace tutti {
 namespace detail {
 
+// A text that values come from: that of a document, or of one value that was set in it.
+struct JsonSource {
+  std::string name;  // "run.json", "--set train.epochs=5"
+  std::string text;
+  bool is_set = false;
+};
+
+struct JsonPlace {
+  const JsonSource* source = nullptr;
+  std::size_t offset = 0;
+};
+
 struct JsonNode {
   enum class Kind { null, boolean, number, string, array, object };
 
   Kind kind = Kind::null;
-  std::size_t offset = 0;          // of its first byte
-  std::size_t end = 0;             // of the byte after its last
-  std::string text;                // of a string its characters; of a number, boolean or null as it was written
-  std::vector<JsonNode> children;  // elements of an array, members of an object
+  JsonPlace place = {};                 // of its first byte
+  std::string text = {};                // of a string its characters; of a number, boolean or null as it was written
+  std::vector<JsonNode> children = {};  // elements of an array, members of an object
 
   // Of a member of an object.
-  std::string key;
-  std::size_t key_offset = 0;
+  std::string key = {};
+  JsonPlace key_place = {};
 };
 
 }  // namespace detail
 
 struct JsonDocument::Content {
-  std::string name;
-  std::filesystem::path folder;  // of the file that it was read from
-  std::string text;
+  std::vector<std::shared_ptr<const detail::JsonSource>> sources;  // its own text, then one for each value that was set
+  std::filesystem::path folder;                                    // of the file that it was read from
   detail::JsonNode root;
+
+  // The strings that have been read as files, and which files they are.
+  mutable std::mutex files_mutex;
+  mutable std::unordered_map<const detail::JsonNode*, std::filesystem::path> files;
 };
 
 namespace detail {
 
-// Parses the text of `content`, or throws a UsageError.
-JsonNode parse_json(const JsonDocument::Content& content);
+// Parses the text of `source`, or throws a UsageError. The nodes point to `source`.
+JsonNode parse_json(const JsonSource& source);
 
-// "run.json:3:51"
-std::string json_place(const JsonDocument::Content& content, std::size_t offset);
+// "run.json:3:51", "--set train.epochs=5"
+std::string to_string(const JsonPlace& place);
 
 // On one line whatever it holds: quotes, backslashes and control characters escaped.
 std::string printable(std::string_view text);

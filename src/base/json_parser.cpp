@@ -23,14 +23,14 @@ constexpr std::string_view kFittingNumber = "a number that 64-bit floating point
 // reading has come to.
 class Parser {
  public:
-  explicit Parser(const JsonDocument::Content& content) : content_(content) {}
+  explicit Parser(const JsonSource& source) : source_(source) {}
 
   JsonNode document() {
     if (text_.starts_with("\xef\xbb\xbf"))
       throw error("the text begins with a byte order mark; save it as UTF-8 without one");
     // nlohmann-json would take it for the end of the text.
     if (const std::size_t nul = text_.find('\0'); nul != text_.npos)
-      throw UsageError(json_place(content_, nul) + ": a NUL byte: this is no UTF-8 text");
+      throw UsageError(to_string(JsonPlace{&source_, nul}) + ": a NUL byte: this is no UTF-8 text");
     json::sax_parse(input_, this, json::input_format_t::json, /*strict=*/true, /*ignore_comments=*/true);
     return std::move(root_);
   }
@@ -54,11 +54,13 @@ class Parser {
   bool key(std::string& name) {
     skip_to_token();
     const auto [first, is_new] = open_.back().keys.emplace(name, offset_);
-    if (!is_new)
-      throw error("the key " + in_quotes(name) + " is given twice, first at " + json_place(content_, first->second));
+    if (!is_new) {
+      const std::string where = source_.is_set ? "" : ", first at " + to_string(JsonPlace{&source_, first->second});
+      throw error(fmt::format("the key {} is given twice{}", in_quotes(name), where));
+    }
     JsonNode& member = open_.back().node->children.emplace_back();
     member.key = std::move(name);
-    member.key_offset = offset_;
+    member.key_place = {&source_, offset_};
     offset_ = read();
     return true;
   }
@@ -76,7 +78,7 @@ class Parser {
       throw error("this string is not closed on its line");
     if (!wrong.empty() && wrong != "invalid literal") throw error(wrong);
     const auto parsing = [&](const char* part) { return what.find(fmt::format("parsing {} -", part)) != what.npos; };
-    throw unexpected(root_.end > 0                 ? "the end of the document"
+    throw unexpected(is_whole_                     ? end_of_text()
                      : parsing("object key")       ? "a key in double quotes"
                      : parsing("object separator") ? "a colon"
                      : parsing("object")           ? "a comma or '}'"
@@ -110,14 +112,15 @@ class Parser {
     if (parent && parent->kind == Kind::array) parent->children.emplace_back();  // a member came with its key
     JsonNode& node = parent ? parent->children.back() : root_;
     node.kind = kind;
-    node.offset = offset_;
+    node.place = {&source_, offset_};
     open_.push_back({&node, {}});
     return node;
   }
 
   bool end(std::size_t offset) {
-    open_.back().node->end = offset_ = offset;
+    offset_ = offset;
     open_.pop_back();
+    is_whole_ = open_.empty();
     return true;
   }
 
@@ -139,27 +142,30 @@ class Parser {
   UsageError unexpected(std::string_view expected) const {
     const std::string word =
         text_.substr(offset_, std::max<std::size_t>(text_.find_first_of(" \t\r\n,:[]{}\"/", offset_) - offset_, 1));
-    std::string found = offset_ < content_.text.size() ? "'" + shown(word) + "'" : "the end of the document";
+    std::string found = offset_ < source_.text.size() ? "'" + shown(word) + "'" : std::string(end_of_text());
     if (word.starts_with('"')) found = "a string";
     const auto meant = nearest_name(word, {"true", "false", "null"});
     if (meant && expected == "a value") found += fmt::format("; did you mean {}?", *meant);
     return error(fmt::format("expected {}, found {}", expected, found));
   }
 
+  std::string_view end_of_text() const { return source_.is_set ? "the end of the value" : "the end of the document"; }
+
   UsageError error(std::string_view what) const {
-    return UsageError(fmt::format("{}: {}", json_place(content_, offset_), what));
+    return UsageError(fmt::format("{}: {}", to_string(JsonPlace{&source_, offset_}), what));
   }
 
-  const JsonDocument::Content& content_;
-  const std::string text_ = content_.text + '\n';  // so that a character comes after each number
+  const JsonSource& source_;
+  const std::string text_ = source_.text + '\n';  // so that a character comes after each number
   std::istringstream input_{text_};
   std::size_t offset_ = 0;  // where the last token ended, or this one begins
   std::vector<Open> open_;  // the values that have begun and not ended
+  bool is_whole_ = false;   // the root has ended
   JsonNode root_;
 };
 
 }  // namespace
 
-JsonNode parse_json(const JsonDocument::Content& content) { return Parser(content).document(); }
+JsonNode parse_json(const JsonSource& source) { return Parser(source).document(); }
 
 }  // namespace tutti::detail

@@ -9,6 +9,18 @@
 //   run.json:3:51: data.batch_size: expected a whole number of at least 1, found 0
 //
 // Lines and columns count from 1, columns in characters. Every failure here is a UsageError.
+//
+// Values can be set from the command line; their errors name the option instead of a line:
+//
+//   document = document.with("data.batch_size", "0").with("graph.body.conv1.filters", "64");
+//
+//   --set data.batch_size=0: data.batch_size: expected a whole number of at least 1, found 0
+//
+// A copy that finds its files from any folder, once everything has been read:
+//
+//   std::string copy = document.root().raw_with_files().dump();
+//
+// Several threads may read a document at once.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +44,8 @@ class JsonValue;
 
 namespace detail {
 struct JsonNode;
-}
+struct JsonPlace;
+}  // namespace detail
 
 // Deeper than any run file, and shallow enough for every recursion over a document.
 inline constexpr int kMaxJsonDepth = 512;
@@ -44,6 +57,17 @@ class JsonDocument {
   static JsonDocument read_file(const std::filesystem::path& path);
 
   JsonValue root() const;
+
+  // A document in which `text` stands at `path`, as `--set path=text` asks for; this one stays as it is.
+  //
+  // A path has dots between its keys, and elements of lists in brackets: "train.epochs", "metrics[1].k". Where an
+  // object has nodes, these go by their ids, after the keys of the object: "graph.strategy.type",
+  // "graph.body.conv1.filters". What is not there is added at the end, with the objects on the way to it; but of an
+  // object with nodes, nothing is made on the way: more likely, an id is misspelt.
+  //
+  // The text is JSON, or else a string: "5", "[1, 2]", "adam". One that begins with a bracket, brace or quote has to be
+  // JSON.
+  JsonDocument with(std::string_view path, std::string_view text) const;
 
   // Shared by the document and its values, which stay valid without it.
   struct Content;
@@ -85,7 +109,7 @@ class JsonValue {
   double number(NumberRange range = {}) const;          // finite
   const std::string& string() const;
   // A file that the document names: from the document's own folder, or from that which the process runs in where
-  // nothing is there.
+  // nothing is there. Of a value that was set, the other way round: on the command line, users name what they see.
   std::filesystem::path file_path() const;
   // One of `names`; otherwise the error lists them and the nearest.
   const std::string& one_of(const std::vector<std::string>& names) const;
@@ -110,8 +134,11 @@ class JsonValue {
 
   // A copy without places, keys in the order of the document.
   nlohmann::ordered_json raw() const;
+  // The same with an absolute path for every string that was read with file_path(), by whichever thread: that of the
+  // file that it found. A document made by with() begins with none.
+  nlohmann::ordered_json raw_with_files() const;
 
-  // A UsageError at this place: "run.json:3:51: data.batch_size: <what>".
+  // A UsageError at this place: "run.json:3:51: data.batch_size: <what>", or "--set data.batch_size=0: ...".
   UsageError error(std::string_view what) const;
   // The same: "... data.batch_size: expected <what>, found 0".
   UsageError expected(std::string_view what) const;
@@ -125,7 +152,7 @@ class JsonValue {
       : content_(std::move(content)), node_(node) {}
 
   JsonValue member(const detail::JsonNode& node) const;
-  UsageError error_at(std::size_t offset, std::string_view what) const;
+  UsageError error_at(const detail::JsonPlace& place, std::string_view what) const;
   const detail::JsonNode& as_object() const;
   const detail::JsonNode& as_array() const;
 
