@@ -1,7 +1,4 @@
-#include <tutti/nn/data_parallel.hpp>
-
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <exception>
 #include <numeric>
@@ -18,20 +15,15 @@
 #include <tutti/kernels/inspect.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/memory.hpp>
+#include <tutti/nn/one_thread.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/sync_batch_norm.hpp>
 #include <tutti/sync/shard_fold.hpp>
-#include <tutti/sync/slice_plan.hpp>
-#include <tutti/sync/worker_team.hpp>
 #include <tutti/transport/threads.hpp>
 
-#include "kernel_optimizer.hpp"
-#include "named_exchange.hpp"
+#include "autocast.hpp"
+#include "data_parallel_inside.hpp"
 #include "replica_comparison.hpp"
-#include "replicas.hpp"
-#include "shard_buffers.hpp"
-#include "shard_gradients.hpp"
-#include "thread_settings.hpp"
 
 namespace tutti::detail {
 namespace {
@@ -51,7 +43,7 @@ void refuse_unless_possible(const DataParallelOptions& options) {
     refuse("clip_norm", "a number from 0 on", options.clip_norm);
   if (options.deadline <= Duration::zero()) throw UsageError("deadline: expected more than no time");
   validate(options.algorithm);
-  if (is_of_engine(options.algorithm)) {
+  if (is_of_engine(options.algorithm) && options.world == nullptr) {
     throw UsageError(
         fmt::format("algorithm: {} is for processes, and replicas are threads of one", to_string(options.algorithm)));
   }
@@ -59,92 +51,6 @@ void refuse_unless_possible(const DataParallelOptions& options) {
 }
 
 }  // namespace
-
-struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
-  Inside(std::shared_ptr<torch::nn::Module> module, const std::function<std::shared_ptr<torch::nn::Module>()>& make,
-         std::shared_ptr<torch::optim::Optimizer> its_optimizer, const DataParallelOptions& its_options);
-
-  StepReport step(std::int64_t rows, const ReplicaLoss& loss);
-  std::string describe() const;
-
-  // --- set-up ---
-  void make_norm_worlds();
-  void compare_replicas(std::int64_t rows, const ReplicaLoss& loss);
-
-  // --- a step ---
-  void compute(std::int64_t rows, const ReplicaLoss& loss);
-  void run_replicas(const std::function<void(int)>& f);
-  void run_workers(const std::function<void(int)>& f);
-  void run_shards(int worker, std::int64_t rows, const ReplicaLoss& loss);
-  ShardLoss run_shard(std::size_t worker, int shard, const Rows& rows, const ReplicaLoss& loss);
-  StepReport weigh();
-  void line_up_gradients();
-  void refuse_gradients_elsewhere() const;
-  void fold_piece(const SlicePiece& piece, std::byte* sum) const;
-  void sum_slice(int worker);
-  void exchange(double weight);
-  void refuse_not_finite() const;
-  void take_what_was_accumulated();
-  double norm_of_sums() const;
-  void apply(double scale);
-  void update_slice(int worker, double scale);
-  void sum_and_update_slice(int worker, double scale) const;
-
-  bool is_exchanged_as_named() const {
-    return !std::holds_alternative<NoCompression>(options.compression) ||
-           !std::holds_alternative<Auto>(options.algorithm);
-  }
-  // Nothing has to be looked at between the sum and the update of a slice.
-  bool is_in_one_pass() const {
-    return !is_exchanged_as_named() && !options.refuse_nan && options.clip_norm == 0 && options.accumulate == 1 &&
-           has_kernels(*optimizer);
-  }
-  // Nobody wants a sum in one place: it is updated with, piece by piece, and dropped.
-  bool is_summed_in_pieces() const {
-    return !is_exchanged_as_named() && options.accumulate == 1 && has_kernels(*optimizer);
-  }
-  // A piece of a gradient; null where there is none.
-  std::byte* place_in(const torch::Tensor& gradient, const SlicePiece& piece) const {
-    if (!gradient.defined()) return nullptr;
-    return static_cast<std::byte*>(gradient.data_ptr()) + piece.slice.first * size_of(replicas->types()[piece.array]);
-  }
-  // Where a worker puts its piece of a sum: into memory of its own if that will do, which its core has and which no
-  // other core has to give up or to get back.
-  std::byte* place_of_sum(int worker, const SlicePiece& piece) const {
-    const torch::Tensor own =
-        is_summed_in_pieces() ? gradients[static_cast<std::size_t>(worker)].first_of(piece.array) : torch::Tensor();
-    return place_in(own.defined() ? own : sums[piece.array], piece);
-  }
-  const std::string& name_of(std::size_t parameter) const { return replicas->parameters()[parameter].name(); }
-
-  std::shared_ptr<torch::optim::Optimizer> optimizer;
-  DataParallelOptions options;
-  int shards = 1;
-  Buffers buffers_mode = Buffers::follow_first;
-  std::optional<Replicas> replicas;
-  std::unique_ptr<WorkerTeam> team;
-  std::optional<SlicePlan> plan;
-  std::optional<ShardBuffers> buffers;
-  std::optional<NamedExchange> named;     // where an algorithm or a compression was
-  std::vector<Communicator> norm_worlds;  // batch norm over all replicas talks apart from the gradients
-  bool is_compared = false;
-
-  std::uint64_t step_number = 0;
-  std::atomic<bool> is_stepping{false};
-  // Of the step in progress. Not on the caller's stack: whoever misses the deadline still uses it.
-  std::vector<ShardLoss> losses;              // by shard
-  std::vector<ShardGradients> gradients;      // by worker
-  std::vector<std::vector<ShardPart>> parts;  // by parameter, of all workers
-  std::vector<torch::Tensor> sums;            // by parameter; undefined where nobody has a gradient
-  std::vector<double> squares;                // by piece
-  std::vector<char> is_finite;                // by piece
-  std::vector<std::string> not_finite;        // by worker: a parameter
-  std::vector<PreparedUpdate> updates;        // by parameter
-  // Of the steps before, that go into the same update.
-  std::vector<torch::Tensor> accumulated;
-  double accumulated_weight = 0;
-  int accumulated_steps = 0;
-};
 
 DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
                                    const std::function<std::shared_ptr<torch::nn::Module>()>& make,
@@ -158,12 +64,20 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
   refuse_unless_possible(options);
   set_up_blas();
   keep_freed_memory();
-  if (options.replicas == 0) options.replicas = usable_core_count();
+  if (options.replicas == 0) options.replicas = usable_core_count() * process_count();
+  if (options.replicas < process_count()) {
+    throw UsageError(fmt::format("replicas: expected at least one for each of {} processes, found {}", process_count(),
+                                 options.replicas));
+  }
+  const Slice own_replicas = chunk(static_cast<std::size_t>(options.replicas), process_count(), process());
+  first_replica = static_cast<int>(own_replicas.first);
+  workers = static_cast<int>(own_replicas.count);
   shards = options.logical_shards == 0 ? options.replicas : options.logical_shards;
   if (shards < options.replicas) {
     throw UsageError(fmt::format("logical_shards: expected at least one for each of {} replicas, found {}",
                                  options.replicas, shards));
   }
+  own_shards = chunk(static_cast<std::size_t>(shards), process_count(), process());
   buffers_mode = options.buffers.value_or(options.logical_shards == 0 ? Buffers::follow_first : Buffers::per_shard);
   if (is_exchanged_as_named() && options.logical_shards != 0) {
     throw UsageError(
@@ -177,8 +91,50 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
                     "replicas",
                     shards, options.replicas));
   }
+  if (options.sync_batch_norm && options.world != nullptr)
+    throw UsageError("sync_batch_norm: is for the replicas of one process");
+  if (options.is_private && options.logical_shards != 0) {
+    throw UsageError(
+        "logical_shards: the same bits on any number of replicas cannot be where replicas have parameters of their "
+        "own");
+  }
 
-  replicas.emplace(std::move(module), make, options.replicas);
+  replicas.emplace(std::move(module), make, workers, options.is_private);
+  refuse_unless_ours();
+  std::vector<std::size_t> lengths;
+  std::vector<bool> is_shared;
+  for (std::size_t i = 0; i < replicas->tensors().size(); ++i) {
+    is_shared.push_back(!replicas->is_private(i));
+    lengths.push_back(is_shared[i] ? static_cast<std::size_t>(replicas->tensors()[i].numel()) : 0);
+  }
+  plan.emplace(lengths, workers);
+  squares.resize(plan->pieces().size());
+  is_finite.resize(plan->pieces().size());
+  not_finite.resize(replicas->size());
+  spans.resize(replicas->size());
+  buffers.emplace(replicas->module(), shards, buffers_mode, options.is_private);
+  for (const Replica& replica : *replicas) buffers->refuse_unless_like(*replica.module);
+  if (options.world != nullptr) {
+    processes.emplace(*options.world, replicas->parameters(), is_shared,
+                      ProcessExchangeOptions{
+                          .algorithm = options.algorithm, .compression = options.compression, .seed = options.seed});
+  } else if (is_exchanged_as_named()) {
+    named.emplace(*replicas, NamedExchangeOptions{.algorithm = options.algorithm,
+                                                  .compression = options.compression,
+                                                  .seed = options.seed,
+                                                  .deadline = options.deadline});
+  }
+  if (replicas->has_private()) {
+    own.emplace(
+        *replicas, optimizer,
+        PrivateParametersOptions{
+            .clip_norm = options.clip_norm, .accumulate = options.accumulate, .refuse_nan = options.refuse_nan});
+  }
+  if (options.sync_batch_norm) make_norm_worlds();
+  team = std::make_unique<WorkerTeam>(workers, [] { use_one_thread(); });
+}
+
+void DataParallelEngine::Inside::refuse_unless_ours() const {
   const std::vector<torch::Tensor>& tensors = replicas->tensors();
   for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
     for (const torch::Tensor& its : group.params()) {
@@ -192,22 +148,6 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
       throw UsageError("the optimizer has a parameter that is not the module's");
     }
   }
-  std::vector<std::size_t> lengths;
-  for (const torch::Tensor& tensor : tensors) lengths.push_back(static_cast<std::size_t>(tensor.numel()));
-  plan.emplace(lengths, options.replicas);
-  squares.resize(plan->pieces().size());
-  is_finite.resize(plan->pieces().size());
-  not_finite.resize(replicas->size());
-  buffers.emplace(replicas->module(), shards, buffers_mode);
-  for (const Replica& replica : *replicas) buffers->refuse_unless_like(*replica.module);
-  if (is_exchanged_as_named()) {
-    named.emplace(*replicas, NamedExchangeOptions{.algorithm = options.algorithm,
-                                                  .compression = options.compression,
-                                                  .seed = options.seed,
-                                                  .deadline = options.deadline});
-  }
-  if (options.sync_batch_norm) make_norm_worlds();
-  team = std::make_unique<WorkerTeam>(options.replicas, [] { use_one_thread(); });
 }
 
 void DataParallelEngine::Inside::make_norm_worlds() {
@@ -218,6 +158,7 @@ void DataParallelEngine::Inside::make_norm_worlds() {
 
 ShardLoss DataParallelEngine::Inside::run_shard(std::size_t worker, int shard, const Rows& rows,
                                                 const ReplicaLoss& loss) {
+  const Clock::time_point began = Clock::now();
   const RandomDraws draws({.seed = options.seed, .step = step_number, .shard = static_cast<std::uint64_t>(shard)});
   std::optional<SyncBatchNorm> norm;
   if (options.sync_batch_norm) norm.emplace(norm_worlds[worker]);
@@ -226,9 +167,12 @@ ShardLoss DataParallelEngine::Inside::run_shard(std::size_t worker, int shard, c
     return loss(*(*replicas)[worker].module, rows);
   }();
   const ShardLoss weighed = detail::weigh(computed, shard_name(shard), rows.count);
+  note(worker, SpanKind::compute, "forward", began);
+  const Clock::time_point computed_at = Clock::now();
   // Where batch norm takes all rows together, those of others depend on rows that weigh nothing.
   if (weighed.weight > 0 || (options.sync_batch_norm && computed.loss.requires_grad()))
     detail::backward(computed, weighed.weight);
+  note(worker, SpanKind::compute, "backward", computed_at);
   return weighed;
 }
 
@@ -236,8 +180,8 @@ void DataParallelEngine::Inside::run_shards(int worker, std::int64_t rows, const
   const auto w = static_cast<std::size_t>(worker);
   const Replica& replica = (*replicas)[w];
   ShardGradients& mine = gradients[w];
-  const Slice own = chunk(static_cast<std::size_t>(shards), options.replicas, worker);
-  for (std::size_t s = own.first; s < own.end(); ++s) {
+  const Slice its_shards = shards_of(worker);
+  for (std::size_t s = its_shards.first; s < its_shards.end(); ++s) {
     const int shard = static_cast<int>(s);
     const Rows its_rows = Rows::of_shard(rows, shards, shard);
     discard_gradients(replica.parameters);
@@ -260,6 +204,14 @@ void DataParallelEngine::Inside::compute(std::int64_t rows, const ReplicaLoss& l
 // Whoever misses the deadline goes on when this has thrown, so nothing that it uses may be on the caller's stack.
 void DataParallelEngine::Inside::run_workers(const std::function<void(int)>& f) {
   team->run([self = shared_from_this(), f](int worker) { f(worker); }, options.deadline);
+}
+
+void DataParallelEngine::Inside::run_timed(SpanKind kind, const char* name, const std::function<void(int)>& f) {
+  run_workers([this, kind, name, f](int worker) {
+    const Clock::time_point began = Clock::now();
+    f(worker);
+    note(static_cast<std::size_t>(worker), kind, name, began);
+  });
 }
 
 // The same, as the caller would: what libtorch keeps for its thread counts for all of them.
@@ -306,12 +258,12 @@ StepReport DataParallelEngine::Inside::weigh() {
   }
   if (!(report.weight > 0)) throw UsageError("all rows of the batch weigh nothing together, so they have no mean loss");
   report.loss /= report.weight;
-  if (std::ranges::none_of(sums, &torch::Tensor::defined)) {
+  if (std::ranges::find(is_used, true) == is_used.end()) {
     throw UsageError(
         "the loss does not depend on any parameter of the module; the closure must use the module that it is given");
   }
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (!sums[i].defined() && replicas->tensors()[i].requires_grad()) report.unused.push_back(name_of(i));
+    if (!is_used[i] && replicas->tensors()[i].requires_grad()) report.unused.push_back(name_of(i));
   }
   return report;
 }
@@ -319,8 +271,8 @@ StepReport DataParallelEngine::Inside::weigh() {
 // A closure may use another replica's module only in later steps.
 void DataParallelEngine::Inside::refuse_gradients_elsewhere() const {
   for (std::size_t w = 0; w < gradients.size(); ++w) {
-    const Slice own = chunk(static_cast<std::size_t>(shards), options.replicas, static_cast<int>(w));
-    const bool counts = std::ranges::any_of(std::span(losses).subspan(own.first, own.count),
+    const Slice its_shards = shards_of(static_cast<int>(w));
+    const bool counts = std::ranges::any_of(std::span(losses).subspan(its_shards.first, its_shards.count),
                                             [](const ShardLoss& loss) { return loss.weight > 0; });
     bool has_any = false;
     for (std::size_t i = 0; i < parts.size() && !has_any; ++i) has_any = gradients[w].first_of(i).defined();
@@ -328,7 +280,7 @@ void DataParallelEngine::Inside::refuse_gradients_elsewhere() const {
       throw UsageError(
           fmt::format("replica {}: its loss does not depend on any of its own parameters; the closure must use the "
                       "module that it is given",
-                      w));
+                      first_replica + static_cast<int>(w)));
     }
   }
 }
@@ -338,12 +290,51 @@ void DataParallelEngine::Inside::line_up_gradients() {
   const std::size_t count = replicas->parameters().size();
   parts.assign(count, {});
   sums.assign(count, {});
+  is_used.assign(count, false);
   for (std::size_t i = 0; i < count; ++i) {
     for (const ShardGradients& worker : gradients) {
       worker.append_parts(i, parts[i]);
       if (!sums[i].defined()) sums[i] = worker.first_of(i);
     }
+    is_used[i] = sums[i].defined();
+    if (replicas->is_private(i)) sums[i] = torch::Tensor();
   }
+}
+
+// What other processes have computed counts here as well.
+void DataParallelEngine::Inside::agree_with_processes() {
+  const Clock::time_point began = Clock::now();
+  processes->agree(losses, is_used);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (!replicas->is_private(i)) sums[i] = is_used[i] ? processes->sum_of(i) : torch::Tensor();
+  }
+  note(0, SpanKind::waiting, "for other processes", began);
+}
+
+void DataParallelEngine::Inside::exchange_with_processes(double weight) {
+  if (options.logical_shards > 0) {
+    ShardGradients mine(shards);
+    for (ShardGradients& worker : gradients) mine.append(std::move(worker));
+    const Clock::time_point began = Clock::now();
+    processes->add_up(shards, mine);
+    note(0, SpanKind::communication, "exchange", began);
+    return;
+  }
+  run_timed(SpanKind::communication, "sum", [this](int worker) {
+    for (const SlicePiece& piece : plan->share_of(worker)) {
+      std::byte* sum = place_in(processes->sum_of(piece.array), piece);
+      fold_piece(piece, sum);
+    }
+  });
+  const Clock::time_point began = Clock::now();
+  processes->add_up(weight);
+  note(0, SpanKind::communication, "exchange", began);
+}
+
+void DataParallelEngine::Inside::look_at_private(int worker) {
+  const auto w = static_cast<std::size_t>(worker);
+  const Slice its_shards = shards_of(worker);
+  not_finite[w] = own->look(worker, gradients[w], losses[its_shards.first].weight);
 }
 
 StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss& loss) {
@@ -354,6 +345,8 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
   if (rows < 1) throw UsageError("a batch without rows has no loss");
   if (!torch::GradMode::is_enabled() || c10::InferenceMode::is_enabled())
     throw UsageError("a step needs gradients, and the caller has them switched off (NoGradGuard or InferenceMode)");
+  step_began = Clock::now();
+  for (std::vector<StepSpan>& one : spans) one.clear();
   if (options.sync_batch_norm && rows < shards) {
     throw UsageError(
         fmt::format("sync_batch_norm: every replica needs a row, found {} rows for {} replicas", rows, shards));
@@ -364,20 +357,36 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
   const OneThread one_thread;
   buffers->begin(module);
   StepReport report;
+  bool fails_on_all = false;  // of the processes; otherwise the others must be told
   try {
     if (!is_compared) compare_replicas(rows, loss);
     compute(rows, loss);
     line_up_gradients();
-    report = weigh();
-    refuse_gradients_elsewhere();
-    if (is_exchanged_as_named()) exchange(report.weight);
+    if (processes) {
+      refuse_gradients_elsewhere();
+      agree_with_processes();
+      fails_on_all = true;
+      report = weigh();
+      fails_on_all = false;
+      exchange_with_processes(report.weight);
+    } else {
+      report = weigh();
+      refuse_gradients_elsewhere();
+      if (named) exchange(report.weight);
+    }
     if (!is_in_one_pass()) {
-      run_workers([this](int worker) { sum_slice(worker); });
+      run_timed(SpanKind::communication, is_exchanged() ? "look" : "sum", [this](int worker) {
+        sum_slice(worker);
+        if (own) look_at_private(worker);
+      });
+      if (own) refuse_private_not_finite();
+      fails_on_all = true;
       if (options.refuse_nan) refuse_not_finite();
       take_what_was_accumulated();
     }
     const double weight = accumulated_weight + report.weight;
     report.updated = accumulated_steps + 1 == options.accumulate;
+    if (own) own->prepare(report.updated);
     if (report.updated) {
       double scale = 1 / weight;
       if (options.clip_norm > 0) {
@@ -387,24 +396,66 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
       apply(scale);
       accumulated.clear();
     } else {
-      accumulated = std::move(sums);
+      accumulate_sums();
     }
     accumulated_weight = report.updated ? 0 : weight;
     accumulated_steps = report.updated ? 0 : accumulated_steps + 1;
-    buffers->finish(module);
+    processes ? buffers->finish(module, *options.world) : buffers->finish(module);
+  } catch (const std::exception& error) {
+    fail(error.what(), fails_on_all);
+    throw;
   } catch (...) {
-    buffers->undo(module);
-    if (team->is_stuck()) throw;  // whoever is late still writes to the rest
-    if (named) named->forget();
-    gradients.clear();
-    sums.clear();
+    fail("a step failed", fails_on_all);
     throw;
   }
   if (named) named->keep();
+  if (processes) processes->keep(is_used);
   ++step_number;
   gradients.clear();
   sums.clear();
+  tell_spans(report);
   return report;
+}
+
+// Nothing has happened; other processes hear of it.
+void DataParallelEngine::Inside::fail(const std::string& why, bool fails_on_all) {
+  if (processes && !fails_on_all && !options.world->broken()) options.world->cancel(why);
+  buffers->undo(replicas->module());
+  if (team->is_stuck()) return;  // whoever is late still writes to the rest
+  if (named) named->forget();
+  if (processes) processes->forget();
+  if (own) own->forget();
+  gradients.clear();
+  sums.clear();
+}
+
+// Where sums lie in memory that the next step uses, they are copied.
+void DataParallelEngine::Inside::accumulate_sums() {
+  if (processes) {
+    for (torch::Tensor& sum : sums) {
+      if (sum.defined()) sum = sum.clone();
+    }
+  }
+  accumulated = std::move(sums);
+}
+
+// Between a worker's spans it waited for others.
+void DataParallelEngine::Inside::tell_spans(StepReport& report) {
+  const Clock::time_point now = Clock::now();
+  for (std::size_t w = 0; w < spans.size(); ++w) {
+    Clock::time_point last = step_began;
+    const auto wait_until = [&](Clock::time_point time) {
+      constexpr std::chrono::microseconds kWorthTelling{1};
+      if (time - last > kWorthTelling)
+        report.spans.push_back({first_replica + static_cast<int>(w), SpanKind::waiting, "wait", last, time});
+    };
+    for (const StepSpan& span : spans[w]) {
+      wait_until(span.begin);
+      report.spans.push_back(span);
+      last = span.end;
+    }
+    wait_until(now);
+  }
 }
 
 // What was not used in this step may have been in one before.
@@ -420,6 +471,13 @@ void DataParallelEngine::Inside::fold_piece(const SlicePiece& piece, std::byte* 
   for (ShardPart& part : its) {
     if (part.data != nullptr) part.data = static_cast<const std::byte*>(part.data) + piece.slice.first * size_of(type);
   }
+  // Of one process that is one of several, along the tree over its own.
+  if (processes) {
+    for (ShardPart& part : its) part.first -= static_cast<int>(own_shards.first);
+    if (!fold_shards(type, static_cast<int>(own_shards.count), its, sum, piece.slice.count))
+      std::fill_n(sum, piece.slice.count * size_of(type), std::byte{0});
+    return;
+  }
   fold_shards(type, shards, its, sum, piece.slice.count);
 }
 
@@ -432,7 +490,7 @@ void DataParallelEngine::Inside::sum_slice(int worker) {
     squares[piece.index] = 0;
     const std::byte* before = accumulated_steps > 0 ? place_in(accumulated[piece.array], piece) : nullptr;
     if (sum != nullptr) {
-      if (!is_exchanged_as_named()) fold_piece(piece, sum);
+      if (!is_exchanged()) fold_piece(piece, sum);
       if (before != nullptr) fold(ReduceOp::sum, type, sum, before, sum, piece.slice.count);
       if (options.refuse_nan) is_finite[piece.index] = all_finite(type, sum, piece.slice.count) ? 1 : 0;
     }
@@ -443,7 +501,7 @@ void DataParallelEngine::Inside::sum_slice(int worker) {
 }
 
 void DataParallelEngine::Inside::exchange(double weight) {
-  run_workers([this, weight](int worker) {
+  run_timed(SpanKind::communication, "pack", [this, weight](int worker) {
     const auto w = static_cast<std::size_t>(worker);
     not_finite[w] = named->put(worker, gradients[w], weight);
   });
@@ -452,7 +510,7 @@ void DataParallelEngine::Inside::exchange(double weight) {
       if (!name.empty()) refuse_gradient(name);
     }
   }
-  run_workers([this](int worker) { named->run(worker); });
+  run_timed(SpanKind::communication, "exchange", [this](int worker) { named->run(worker); });
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (sums[i].defined()) named->take(i, sums[i], weight);
   }
@@ -461,6 +519,12 @@ void DataParallelEngine::Inside::exchange(double weight) {
 void DataParallelEngine::Inside::refuse_not_finite() const {
   for (const SlicePiece& piece : plan->pieces()) {
     if (is_finite[piece.index] == 0) refuse_gradient(name_of(piece.array));
+  }
+}
+
+void DataParallelEngine::Inside::refuse_private_not_finite() const {
+  for (const std::string& name : not_finite) {
+    if (!name.empty()) refuse_gradient(name);
   }
 }
 
@@ -480,8 +544,9 @@ void DataParallelEngine::Inside::apply(double scale) {
   std::vector<bool> has_gradient;
   for (const torch::Tensor& sum : sums) has_gradient.push_back(sum.defined());
   updates = prepare_updates(*optimizer, tensors, has_gradient);
-  run_workers([this, scale](int worker) {
+  run_timed(SpanKind::compute, "update", [this, scale](int worker) {
     is_in_one_pass() ? sum_and_update_slice(worker, scale) : update_slice(worker, scale);
+    if (own) own->update(worker);
   });
 }
 
@@ -507,17 +572,18 @@ void DataParallelEngine::Inside::sum_and_update_slice(int worker, double scale) 
 
 // All replicas compute the loss of the same rows once, and must come to the same.
 void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const ReplicaLoss& loss) {
-  is_compared = replicas->size() == 1;
+  is_compared = replicas->size() == 1 || own;  // what replicas have of their own makes them differ
   if (is_compared) return;
-  const Rows same = Rows::of_shard(rows, shards, 0);
+  const int first = static_cast<int>(own_shards.first);
+  const Rows same = Rows::of_shard(rows, shards, first);
   const auto results = std::make_shared<std::vector<ReplicaResult>>(replicas->size());
   // One whose closure uses another replica's module leaves its gradients there, so nobody takes any before all are
   // through.
   for (const Replica& replica : *replicas) discard_gradients(replica.parameters);
-  run_replicas([this, results, same, loss](int worker) {
+  run_replicas([this, results, same, loss, first](int worker) {
     const auto w = static_cast<std::size_t>(worker);
-    buffers->take(0, *(*replicas)[w].module);
-    (*results)[w].loss = run_shard(w, 0, same, loss);
+    buffers->take(first, *(*replicas)[w].module);
+    (*results)[w].loss = run_shard(w, first, same, loss);
   });
   for (std::size_t r = 0; r < replicas->size(); ++r)
     (*results)[r].gradients = take_gradients((*replicas)[r].parameters);
@@ -527,17 +593,23 @@ void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const Repli
 }
 
 std::string DataParallelEngine::Inside::describe() const {
-  std::string text =
-      fmt::format("{} {}, threads of one process; ", options.replicas, options.replicas == 1 ? "replica" : "replicas");
-  if (is_exchanged_as_named()) {
-    const bool is_compressed = !std::holds_alternative<NoCompression>(options.compression);
-    text += fmt::format("gradients all-reduced by {}{}, then updated slice by slice", to_string(options.algorithm),
-                        is_compressed ? fmt::format(", compressed by {}", to_string(options.compression)) : "");
+  std::string text = fmt::format("{} {}, ", options.replicas, options.replicas == 1 ? "replica" : "replicas");
+  const bool is_compressed = !std::holds_alternative<NoCompression>(options.compression);
+  const std::string exchanged = fmt::format("all-reduced by {}{}", to_string(options.algorithm),
+                                            is_compressed ? ", compressed by " + to_string(options.compression) : "");
+  if (processes) {
+    text += fmt::format(
+        "threads of {} processes; each process adds up its gradients, {} between processes, then "
+        "updated slice by slice",
+        process_count(), exchanged);
+  } else if (named) {
+    text += fmt::format("threads of one process; gradients {}, then updated slice by slice", exchanged);
   } else if (is_in_one_pass()) {
-    text += "each thread sums its slice of all gradients and updates it in the same pass";
+    text += "threads of one process; each thread sums its slice of all gradients and updates it in the same pass";
   } else {
-    text += "each thread sums its slice of all gradients, looks at it, and updates it";
+    text += "threads of one process; each thread sums its slice of all gradients, looks at it, and updates it";
   }
+  if (own) text += fmt::format("; {} parameters are each replica's own", own->parameters().size());
   if (!has_kernels(*optimizer)) text += "; the optimizer is torch's own and steps once, on one thread";
   if (options.logical_shards > 0) {
     const std::size_t most = most_parts_at_once(shards, options.replicas);
@@ -573,7 +645,15 @@ StepReport DataParallelEngine::step(std::int64_t rows, const ReplicaLoss& loss) 
 torch::optim::Optimizer& DataParallelEngine::optimizer() { return *inside_->optimizer; }
 std::uint64_t DataParallelEngine::steps_taken() const { return inside_->step_number; }
 void DataParallelEngine::go_on_after(std::uint64_t steps) { inside_->step_number = steps; }
+OwnShards DataParallelEngine::own_shards() const {
+  return {.first = static_cast<int>(inside_->own_shards.first),
+          .count = static_cast<int>(inside_->own_shards.count),
+          .of = inside_->shards};
+}
+void DataParallelEngine::save(ParameterSet& state) { inside_->save(state); }
+void DataParallelEngine::restore(const ParameterSet& state) { inside_->restore(state); }
 CompressionTally DataParallelEngine::compression_tally() const {
+  if (inside_->processes && inside_->processes->compressor()) return inside_->processes->compressor()->tally();
   return inside_->named ? inside_->named->tally() : CompressionTally{inside_->options.compression, {}, {}};
 }
 std::string DataParallelEngine::describe() const { return inside_->describe(); }

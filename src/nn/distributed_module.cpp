@@ -7,12 +7,13 @@
 #include <tutti/collective/collectives.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/memory.hpp>
+#include <tutti/nn/one_thread.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/sync_batch_norm.hpp>
 
+#include "autocast.hpp"
 #include "distributed_inside.hpp"
 #include "kernel_optimizer.hpp"
-#include "thread_settings.hpp"
 
 namespace tutti {
 
@@ -256,7 +257,7 @@ DistributedModule::~DistributedModule() = default;
 void DistributedModule::backward(const torch::Tensor& loss, std::optional<double> weight) {
   inside_->end_abandoned_round();
   inside_->refuse_if_broken();
-  const detail::OneThread one_thread;
+  const OneThread one_thread;
   if (inside_->unsynced > 0) return inside_->backward_unsynced(loss, weight);
   inside_->refuse_what_needs_the_closure();
   inside_->backward_own_loss(loss, weight);
@@ -268,7 +269,7 @@ double DistributedModule::backward_rows(const std::function<std::int64_t()>& cou
   if (in.unsynced > 0) throw UsageError("no_sync: a batch that all ranks have is synchronised when it is computed");
   in.end_abandoned_round();
   in.refuse_if_broken();
-  const detail::OneThread one_thread;
+  const OneThread one_thread;
   std::int64_t rows = 0;
   try {
     in.refuse_other_parameters();
@@ -286,7 +287,7 @@ double DistributedModule::backward_rows(const std::function<std::int64_t()>& cou
 }
 
 void DistributedModule::step(torch::optim::Optimizer& optimizer) {
-  const detail::OneThread one_thread;
+  const OneThread one_thread;
   detail::step(optimizer);
 }
 

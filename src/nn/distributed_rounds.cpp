@@ -11,10 +11,10 @@
 #include <torch/csrc/autograd/variable.h>
 #include <tutti/collective/collectives.hpp>
 #include <tutti/kernels/inspect.hpp>
+#include <tutti/nn/one_thread.hpp>
 #include <tutti/sync/slice_plan.hpp>
 
 #include "shard_exchange.hpp"
-#include "thread_settings.hpp"
 
 namespace tutti {
 
@@ -178,7 +178,7 @@ void DistributedModule::Inside::mark_ready(std::size_t index) {
 
 // The thread that exchanges buckets while backward goes on.
 void DistributedModule::Inside::serve() {
-  detail::use_one_thread();
+  use_one_thread();
   for (;;) {
     {
       std::unique_lock lock(state);

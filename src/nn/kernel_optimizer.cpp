@@ -23,15 +23,10 @@ using torch::optim::OptimizerParamState;
 
 std::byte* memory_of(const torch::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-// Under what torch keeps the state of a parameter: its address as a stream writes it, in a tenth of the time.
-std::string key_of(const torch::Tensor& parameter) {
-  return fmt::format("{}", static_cast<const void*>(parameter.unsafeGetTensorImpl()));
-}
-
 // The state of one parameter, as torch keeps it; `State` is made where it is not there.
 template <typename State>
 State& state_of(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
-  std::unique_ptr<OptimizerParamState>& state = optimizer.state()[key_of(parameter)];
+  std::unique_ptr<OptimizerParamState>& state = optimizer.state()[state_key(parameter)];
   if (!state) state = std::make_unique<State>();
   return static_cast<State&>(*state);
 }
@@ -53,7 +48,7 @@ void refuse_unless_alike(const torch::Tensor& state, const torch::Tensor& parame
 // The state that is there already; null where there is none.
 template <typename State>
 const State* find_state(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
-  const auto found = optimizer.state().find(key_of(parameter));
+  const auto found = optimizer.state().find(state_key(parameter));
   return found == optimizer.state().end() ? nullptr : static_cast<const State*>(found->second.get());
 }
 
@@ -211,6 +206,11 @@ DataType data_type_of_parameter(const std::string& name, const torch::Tensor& pa
   throw UsageError(fmt::format("the parameter '{}' is {}; tutti trains float32 and float64{}", name,
                                c10::toString(parameter.scalar_type()),
                                parameter.is_floating_point() ? " (for bfloat16 take autocast)" : ""));
+}
+
+// Its address as a stream writes it, in a tenth of the time.
+std::string state_key(const torch::Tensor& parameter) {
+  return fmt::format("{}", static_cast<const void*>(parameter.unsafeGetTensorImpl()));
 }
 
 bool has_kernels(const torch::optim::Optimizer& optimizer) { return find(optimizer) != nullptr; }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -21,6 +22,9 @@ namespace tutti::detail {
 
 // float32 or float64; a UsageError names the parameter otherwise.
 DataType data_type_of_parameter(const std::string& name, const torch::Tensor& parameter);
+
+// Under what torch keeps the state of a parameter.
+std::string state_key(const torch::Tensor& parameter);
 
 // Exactly one of torch's own SGD, Adam, AdamW, RMSprop, Adagrad: what is derived from them may step otherwise.
 bool has_kernels(const torch::optim::Optimizer& optimizer);

@@ -83,12 +83,13 @@ void refuse_aliases(const ModuleParameter& parameter) {
                   fmt::join(parameter.names, "' and '")));
 }
 
-std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>& of,
-                                              const torch::nn::Module& replica) {
+std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>& of, const torch::nn::Module& replica,
+                                              const std::vector<bool>& is_own) {
   const auto own = replica.named_parameters();
   std::size_t names = 0;
   std::vector<ModuleParameter> shared;
-  for (const ModuleParameter& parameter : of) {
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    const ModuleParameter& parameter = of[i];
     ModuleParameter& mine = shared.emplace_back();
     mine.names = parameter.names;
     for (const std::string& name : parameter.names) {
@@ -104,7 +105,7 @@ std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>
           std::ranges::none_of(mine.variables, [&](const torch::Tensor& known) { return known.is_same(*variable); });
       if (!is_new) continue;
       torch::Tensor its = *variable;
-      its.set_data(parameter.tensor().detach());
+      if (!is_own[i]) its.set_data(parameter.tensor().detach());
       its.set_requires_grad(parameter.tensor().requires_grad());
       mine.variables.push_back(its);
     }

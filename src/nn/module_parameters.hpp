@@ -23,8 +23,10 @@ std::vector<ModuleParameter> parameters_of(const torch::nn::Module& module);
 // A UsageError names a parameter that is several tensors over the same memory: each would have a gradient of its own.
 void refuse_aliases(const ModuleParameter& parameter);
 
-// Makes the parameters of `replica` those of `of`: the same memory, the same requires_grad. A UsageError names the
-// first that one of them lacks, or whose shape or type differs.
-std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>& of, const torch::nn::Module& replica);
+// Makes the parameters of `replica` those of `of`: the same memory, the same requires_grad; those that `is_own` says
+// keep their memory, by the order of `of`. A UsageError names the first that one of them lacks, or whose shape or type
+// differs.
+std::vector<ModuleParameter> share_parameters(const std::vector<ModuleParameter>& of, const torch::nn::Module& replica,
+                                              const std::vector<bool>& is_own);
 
 }  // namespace tutti::detail

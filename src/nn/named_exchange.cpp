@@ -16,9 +16,12 @@ NamedExchange::NamedExchange(const Replicas& replicas, const NamedExchangeOption
   if (std::ranges::adjacent_find(types, std::not_equal_to{}) != types.end())
     throw UsageError("a named algorithm or compression needs parameters of one type, found float32 and float64");
   std::vector<NamedShape> shapes;
-  for (const ModuleParameter& parameter : replicas.parameters()) {
+  for (std::size_t i = 0; i < replicas.parameters().size(); ++i) {
+    const ModuleParameter& parameter = replicas.parameters()[i];
     names_.push_back(parameter.name());
-    shapes.push_back({parameter.name(), parameter.tensor().sizes().vec()});
+    // One that each replica has to itself has no elements here.
+    shapes.push_back(
+        {parameter.name(), replicas.is_private(i) ? std::vector<std::int64_t>{0} : parameter.tensor().sizes().vec()});
   }
   is_taken_.resize(names_.size());
   for (std::unique_ptr<Transport>& transport : make_threads_world(static_cast<int>(replicas.size()))) {
@@ -38,7 +41,7 @@ std::string NamedExchange::put(int worker, const ShardGradients& gradients, doub
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const Array array = seat.gradients[i];
     const torch::Tensor gradient = gradients.first_of(i);
-    if (!gradient.defined()) {
+    if (!gradient.defined() || array.length() == 0) {
       std::fill_n(array.data(), array.bytes(), std::byte{0});
       continue;
     }
@@ -83,6 +86,14 @@ void NamedExchange::take(std::size_t parameter, const torch::Tensor& sum, double
   const ConstArray array = first.gradients[parameter];
   std::memcpy(sum.data_ptr(), array.data(), array.bytes());
   if (first.compressor) sum.mul_(weight);
+}
+
+std::vector<GradientCompressor*> NamedExchange::compressors() {
+  std::vector<GradientCompressor*> all;
+  for (Seat& seat : seats_) {
+    if (seat.compressor) all.push_back(&*seat.compressor);
+  }
+  return all;
 }
 
 CompressionTally NamedExchange::tally() const {

@@ -46,6 +46,8 @@ class NamedExchange {
 
   // Over all replicas.
   CompressionTally tally() const;
+  // By worker; none where nothing is compressed.
+  std::vector<GradientCompressor*> compressors();
 
  private:
   struct Seat {

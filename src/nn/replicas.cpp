@@ -29,7 +29,8 @@ std::shared_ptr<torch::nn::Module> replica_from(const std::function<std::shared_
 }  // namespace
 
 Replicas::Replicas(std::shared_ptr<torch::nn::Module> module,
-                   const std::function<std::shared_ptr<torch::nn::Module>()>& make, int count)
+                   const std::function<std::shared_ptr<torch::nn::Module>()>& make, int count,
+                   const std::function<bool(const std::string&)>& is_private)
     : module_(std::move(module)) {
   if (!module_) throw UsageError("there is no module to train");
   parameters_ = parameters_of(*module_);
@@ -37,6 +38,12 @@ Replicas::Replicas(std::shared_ptr<torch::nn::Module> module,
   for (const ModuleParameter& parameter : parameters_) {
     tensors_.push_back(parameter.tensor());
     types_.push_back(data_type_of_parameter(parameter.name(), parameter.tensor()));
+    is_private_.push_back(is_private && is_private(parameter.name()));
+    for (const std::string& name : parameter.names) {
+      if (is_private && is_private(name) != is_private_.back())
+        throw UsageError(fmt::format("the parameters '{}' and '{}' are the same, and only one of them is private",
+                                     parameter.name(), name));
+    }
     layouts_.push_back({parameter.tensor().sizes().vec(), parameter.tensor().strides().vec()});
   }
   submodules_ = module_->modules();
@@ -52,8 +59,13 @@ Replicas::Replicas(std::shared_ptr<torch::nn::Module> module,
 }
 
 void Replicas::share_memory() {
-  for (Replica& replica : replicas_)
-    replica.parameters = replica.module == module_ ? parameters_ : share_parameters(parameters_, *replica.module);
+  const std::vector<bool> none(parameters_.size(), false);
+  for (std::size_t r = 0; r < replicas_.size(); ++r) {
+    Replica& replica = replicas_[r];
+    replica.parameters = replica.module == module_
+                             ? parameters_
+                             : share_parameters(parameters_, *replica.module, r == 0 ? none : is_private_);
+  }
 }
 
 // Gradients of two replicas must not meet in one variable, nor may one have parts that another lacks.
@@ -88,9 +100,9 @@ void Replicas::follow_the_module() {
       throw UsageError(fmt::format("the parameter '{}' has changed its type since training began", name));
     if (tensors_[i].sizes() != layouts_[i].sizes || tensors_[i].strides() != layouts_[i].strides)
       throw UsageError(fmt::format("the parameter '{}' has changed its shape since training began", name));
-    for (const Replica& replica : replicas_) {
-      for (torch::Tensor variable : replica.parameters[i].variables) {
-        if (variable.data_ptr() != tensors_[i].data_ptr()) moved = true;
+    for (std::size_t r = 0; r < replicas_.size(); ++r) {
+      for (torch::Tensor variable : replicas_[r].parameters[i].variables) {
+        if (!is_own(r, i) && variable.data_ptr() != tensors_[i].data_ptr()) moved = true;
         if (variable.requires_grad() != tensors_[i].requires_grad())
           variable.set_requires_grad(tensors_[i].requires_grad());
       }

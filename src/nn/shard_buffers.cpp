@@ -38,8 +38,13 @@ torch::Tensor mean_of(const std::vector<torch::Tensor>& tensors) {
 
 }  // namespace
 
-ShardBuffers::ShardBuffers(const torch::nn::Module& module, int shards, Buffers mode) : mode_(mode) {
-  for (const auto& item : module.named_buffers()) names_.push_back(item.key());
+ShardBuffers::ShardBuffers(const torch::nn::Module& module, int shards, Buffers mode,
+                           const std::function<bool(const std::string&)>& is_private)
+    : mode_(mode) {
+  for (const auto& item : module.named_buffers()) {
+    names_.push_back(item.key());
+    is_private_.push_back(is_private && is_private(item.key()));
+  }
   if (names_.empty()) return;
   published_ = copies(module.buffers());
   for (int shard = 0; shard < shards; ++shard) kept_.push_back(copies(published_));
@@ -96,10 +101,13 @@ void ShardBuffers::finish(const torch::nn::Module& module) {
     std::vector<torch::Tensor> its;
     for (const Tensors* one : counted) its.push_back((*one)[i]);
     if (its.empty()) return;  // a step of nobody
-    published_[i] = mode_ == Buffers::follow_first ? its.front().clone() : mean_of(its);
-  }
-  if (mode_ != Buffers::per_shard) {
-    for (Tensors& one : kept_) one = copies(published_);
+    if (is_private_[i]) {
+      published_[i] = kept_.front()[i].clone();
+    } else {
+      published_[i] = mode_ == Buffers::follow_first ? its.front().clone() : mean_of(its);
+    }
+    if (is_by_shard(i)) continue;
+    for (Tensors& one : kept_) one[i] = published_[i].clone();
   }
   copy(module.buffers(), published_);
 }

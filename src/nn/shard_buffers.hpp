@@ -6,6 +6,7 @@
 //   buffers.finish(module);        // or undo(module), and nothing has happened
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,9 @@ namespace tutti::detail {
 
 class ShardBuffers {
  public:
-  ShardBuffers(const torch::nn::Module& module, int shards, Buffers mode);
+  // Buffers whose name is private stay each shard's own in any mode, and the module gets the first one's.
+  ShardBuffers(const torch::nn::Module& module, int shards, Buffers mode,
+               const std::function<bool(const std::string&)>& is_private = {});
 
   // A UsageError names a buffer that a replica lacks, or has in another shape.
   void refuse_unless_like(const torch::nn::Module& replica) const;
@@ -34,6 +37,13 @@ class ShardBuffers {
   void finish(const torch::nn::Module& module, Communicator& world);
   void undo(const torch::nn::Module& module) const;
 
+  const std::vector<std::string>& names() const { return names_; }
+  // Whether each shard has a buffer to itself between steps.
+  bool is_by_shard(std::size_t buffer) const { return mode_ == Buffers::per_shard || is_private_[buffer]; }
+  // What a shard has between steps: for checkpoints.
+  std::size_t shards() const { return kept_.size(); }
+  torch::Tensor& kept(std::size_t shard, std::size_t buffer) { return kept_[shard][buffer]; }
+
  private:
   using Tensors = std::vector<torch::Tensor>;
 
@@ -41,6 +51,7 @@ class ShardBuffers {
 
   Buffers mode_;
   std::vector<std::string> names_;
+  std::vector<bool> is_private_;
   Tensors published_;              // what the module had after the last step
   std::vector<Tensors> kept_;      // by shard
   std::vector<Tensors> computed_;  // by shard, of the step in progress; none where it has no rows

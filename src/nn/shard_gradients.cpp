@@ -74,8 +74,14 @@ std::vector<torch::Tensor> take_gradients(const std::vector<ModuleParameter>& pa
   return gradients;
 }
 
-void ShardGradients::add(int shard, std::vector<torch::Tensor> gradients) {
-  parts_.push_back({shard, 1, std::move(gradients)});
+void ShardGradients::add(int shard, std::vector<torch::Tensor> gradients) { add({shard, 1, std::move(gradients)}); }
+
+void ShardGradients::append(ShardGradients next) {
+  for (Part& part : next.parts_) add(std::move(part));
+}
+
+void ShardGradients::add(Part part) {
+  parts_.push_back(std::move(part));
   while (parts_.size() > 1) {
     Part& left = parts_[parts_.size() - 2];
     Part& right = parts_.back();

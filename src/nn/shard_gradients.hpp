@@ -42,6 +42,9 @@ class ShardGradients {
   // Shards come in order. Gradients by parameter, or none where nothing of the shard counts.
   void add(int shard, std::vector<torch::Tensor> gradients);
 
+  // What another worker has computed of the shards that follow.
+  void append(ShardGradients next);
+
   std::size_t part_count() const { return parts_.size(); }
   // Part p's gradient of a parameter; undefined where there is none.
   torch::Tensor gradient(std::size_t part, std::size_t parameter) const;
@@ -57,6 +60,8 @@ class ShardGradients {
     int count = 1;
     std::vector<torch::Tensor> gradients;
   };
+
+  void add(Part part);
 
   int shards_;
   std::vector<Part> parts_;

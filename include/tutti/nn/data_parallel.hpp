@@ -21,6 +21,7 @@
 // DataParallel. docs/data_parallel.md tells the rest.
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,9 @@
 #include <torch/nn/pimpl.h>
 #include <torch/optim/optimizer.h>
 #include <tutti/base/deadline.hpp>
+#include <tutti/base/events.hpp>
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/collective/communicator.hpp>
 #include <tutti/nn/buffers.hpp>
 #include <tutti/nn/rows.hpp>
 #include <tutti/nn/weighted_loss.hpp>
@@ -46,6 +50,14 @@ namespace tutti {
 
 struct DataParallelOptions {
   int replicas = 0;  // as many as this process may use cores, where 0
+  // Processes that train together, one rank each: `replicas` is then the number of all of them, dealt out evenly. All
+  // make the same steps, with the same options; each has the module, and brings of a batch the rows of its own shards
+  // (own_shards). Sums of one process are made as ever, and the algorithm or compression is carried out between
+  // processes. A step that fails on one of them fails on all, and breaks the world, which must outlive this.
+  Communicator* world = nullptr;
+  // By name, parameters and buffers that each replica has to itself: they are never averaged, but follow the mean
+  // gradient of the replica's own rows. The module's own are those of its process's first replica.
+  std::function<bool(const std::string& name)> is_private = {};
   // Auto sums slices and updates them in one go. Another algorithm, or a compression, is carried out as named, on every
   // replica's gradients.
   AllReduceStrategy algorithm = Auto{};
@@ -63,12 +75,29 @@ struct DataParallelOptions {
   Duration deadline = kDefaultDeadline;  // for a step
 };
 
+// A stretch of a step's time, of one replica.
+struct StepSpan {
+  int replica = 0;  // among those of all processes
+  event::SpanEnded::Kind kind = event::SpanEnded::Kind::compute;
+  const char* name = "";  // "forward"
+  std::chrono::steady_clock::time_point begin = {};
+  std::chrono::steady_clock::time_point end = {};
+};
+
 struct StepReport {
   double loss = 0;                       // the mean over all rows, by weight
   double weight = 0;                     // what they weigh together
   bool updated = false;                  // false while gradients are accumulated
   double gradient_norm = 0;              // with clip_norm: before it was clipped
   std::vector<std::string> unused = {};  // parameters that the loss did not depend on
+  std::vector<StepSpan> spans = {};      // of this process's replicas, one replica after the other
+};
+
+// Logical shards, or replicas where there are none, that a process computes: those from `first` on.
+struct OwnShards {
+  int first = 0;
+  int count = 0;
+  int of = 0;
 };
 
 namespace detail {
@@ -89,11 +118,15 @@ class DataParallelEngine {
   torch::optim::Optimizer& optimizer();
   std::uint64_t steps_taken() const;
   void go_on_after(std::uint64_t steps);
+  OwnShards own_shards() const;
+  void save(ParameterSet& state);
+  void restore(const ParameterSet& state);
   CompressionTally compression_tally() const;
   std::string describe() const;
 
- private:
   struct Inside;
+
+ private:
   std::shared_ptr<Inside> inside_;  // a replica that misses the deadline has it, too
 };
 
@@ -184,6 +217,16 @@ class DataParallel {
   // Steps taken, and to go on after so many: what a step draws (dropout and the like) follows from its number.
   std::uint64_t steps_taken() const { return engine_.steps_taken(); }
   void go_on_after(std::uint64_t steps) { engine_.go_on_after(steps); }
+  // Which shards this process computes: row i of a batch belongs to shard i mod own_shards().of. slice_rows(batch,
+  // rows) is asked for `rows` of the batch of all processes, and row_count(batch) says how many these are.
+  OwnShards own_shards() const { return engine_.own_shards(); }
+  // For checkpoints: all that the next step depends on, added to `state` under names of their own: parameters, buffers
+  // and what the optimizer keeps; private ones of all replicas, buffers of all shards, what was accumulated or
+  // compressed away. restore() goes on from there, also with another number of replicas; arrays that it does not know
+  // are no concern of its. With a world all processes call both, save() fills rank 0's state only, and restore() is
+  // given the same state everywhere. A UsageError names what does not fit; nothing was changed then.
+  void save(ParameterSet& state) { engine_.save(state); }
+  void restore(const ParameterSet& state) { engine_.restore(state); }
   // What the compression saved up to now, over all replicas. Nothing travelled where there is none.
   CompressionTally compression_tally() const { return engine_.compression_tally(); }
   // In one line: how many replicas, which path the gradients take, and what it costs.
