@@ -17,17 +17,22 @@ class BatchMaker {
       throw UsageError(fmt::format("expected a sampler of the dataset's {} rows, found one of {}",
                                    dataset_ ? dataset_->size() : 0, options.sampler.rows));
     }
-    if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
-      throw UsageError(fmt::format("there is no rank {} of {}", options.rank, options.ranks));
+    const LoadedShards& its = options.shards;
+    if (its.of < 1 || its.first < 0 || its.count < 1 || its.count > its.of - its.first)
+      throw UsageError(fmt::format("there are no {} shards from {} on among {}", its.count, its.first, its.of));
   }
 
   DataBatch make(std::int64_t step) {
     SampledRows sampled = sampler_.rows_of(step);
-    DataBatch batch{
-        .rows_of_all = static_cast<std::int64_t>(sampled.numbers.size()), .step = step, .epoch = sampled.epoch};
-    for (auto i = static_cast<std::size_t>(options_.rank); i < sampled.numbers.size();
-         i += static_cast<std::size_t>(options_.ranks))
-      batch.numbers.push_back(sampled.numbers[i]);
+    DataBatch batch{.rows_of_all = static_cast<std::int64_t>(sampled.numbers.size()),
+                    .step = step,
+                    .epoch = sampled.epoch,
+                    .shards = options_.shards};
+    for (int shard = options_.shards.first; shard < options_.shards.first + options_.shards.count; ++shard) {
+      for (auto i = static_cast<std::size_t>(shard); i < sampled.numbers.size();
+           i += static_cast<std::size_t>(options_.shards.of))
+        batch.numbers.push_back(sampled.numbers[i]);
+    }
     batch.rows = dataset_->rows(batch.numbers);
     if (options_.augment) {
       for (torch::Tensor& input : batch.rows.inputs) input = augmented(input, batch);
@@ -56,6 +61,18 @@ class BatchMaker {
 };
 
 }  // namespace
+
+DataRows DataBatch::rows_of_shard(int shard) const {
+  if (shard < shards.first || shard >= shards.first + shards.count)
+    throw UsageError(fmt::format("shard {} was not loaded, but {} from {} on", shard, shards.count, shards.first));
+  const auto size_of = [&](int one) { return (rows_of_all - one + shards.of - 1) / shards.of; };
+  std::int64_t first = 0;
+  for (int before = shards.first; before < shard; ++before) first += size_of(before);
+  DataRows mine;
+  for (const torch::Tensor& input : rows.inputs) mine.inputs.push_back(input.narrow(0, first, size_of(shard)));
+  mine.target = rows.target.narrow(0, first, size_of(shard));
+  return mine;
+}
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
     : steps_per_epoch_(Sampler(options.sampler).steps_per_epoch()),

@@ -44,7 +44,7 @@ TEST(Loader, GivesEveryRankRowsOfItsOwn) {
   for (const int ranks : {1, 2, 3, 5, 8}) {
     Numbers seen;
     for (int rank = 0; rank < ranks; ++rank) {
-      Loader loader(squares(21), {.sampler = sampling, .rank = rank, .ranks = ranks});
+      Loader loader(squares(21), {.sampler = sampling, .shards = {.first = rank, .count = 1, .of = ranks}});
       for (std::int64_t step = 0; step < loader.steps_per_epoch(); ++step) {
         const DataBatch batch = loader.next();
         EXPECT_EQ(batch.rows_of_all, step == 2 ? 5 : 8);
@@ -70,11 +70,10 @@ TEST(Loader, ChangesAnImageTheSameWayInAnyWorld) {
   const DataRows plain = images->rows(together.numbers);
   EXPECT_FALSE(together.rows.inputs[0].equal(plain.inputs[0]));
   EXPECT_TRUE(together.rows.inputs[1].equal(plain.inputs[1]));
-  options.ranks = 3;
-  for (options.rank = 0; options.rank < 3; ++options.rank) {
+  options.shards.of = 3;
+  for (int& shard = options.shards.first; shard < 3; ++shard) {
     Loader part(images, options);
-    EXPECT_TRUE(
-        part.next().rows.inputs[0].equal(together.rows.inputs[0].slice(0, options.rank, torch::indexing::None, 3)));
+    EXPECT_TRUE(part.next().rows.inputs[0].equal(together.rows.inputs[0].slice(0, shard, torch::indexing::None, 3)));
   }
 }
 
@@ -109,8 +108,10 @@ TEST(Loader, RefusesWhatDoesNotFit) {
   EXPECT_EQ(testing::usage_error([] { Loader loader(squares(5), {.sampler = {.rows = 4, .batch_size = 2}}); }),
             "expected a sampler of the dataset's 5 rows, found one of 4");
   EXPECT_EQ(testing::usage_error(
-                [] { Loader loader(squares(5), {.sampler = {.rows = 5, .batch_size = 2}, .rank = 2, .ranks = 2}); }),
-            "there is no rank 2 of 2");
+                [] {
+                  Loader loader(squares(5), {.sampler = {.rows = 5, .batch_size = 2}, .shards = {2, 1, 2}});
+                }),
+            "there are no 1 shards from 2 on among 2");
 }
 
 }  // namespace

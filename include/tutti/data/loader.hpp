@@ -6,8 +6,13 @@
 //     batch.rows.inputs; batch.rows.target; batch.epoch;
 //   }
 //
-// The batches are the same whatever the number of threads, ranks and batches ahead; start_at() goes to any step. A rank
-// that is one of several loads its own rows of each batch: every ranks-th, from its own number on.
+// The batches are the same whatever the number of threads and batches ahead; start_at() goes to any step.
+//
+// A batch is dealt out to shards: row i belongs to shard i mod shards.of. Who computes some of them loads the rows of
+// these alone, one shard behind the other:
+//
+//   Loader mine(data.train, {.sampler = sampler, .shards = {.first = 2, .count = 2, .of = 8}});
+//   batch.rows_of_shard(3);                              // a view
 #pragma once
 
 #include <cstddef>
@@ -23,21 +28,30 @@
 
 namespace tutti {
 
+struct LoadedShards {
+  int first = 0;
+  int count = 1;
+  int of = 1;
+};
+
 struct LoaderOptions {
   SamplerOptions sampler = {};
   std::optional<AugmentOptions> augment = std::nullopt;  // of inputs that are images, with the sampler's seed
   std::size_t ahead = 4;                                 // batches that lie ready at most
   std::int64_t first_step = 0;
-  int rank = 0;
-  int ranks = 1;
+  LoadedShards shards = {};
 };
 
 struct DataBatch {
   DataRows rows = {};
   std::vector<std::int64_t> numbers = {};  // which rows these are
-  std::int64_t rows_of_all = 0;            // in this batch, those of other ranks included
+  std::int64_t rows_of_all = 0;            // in this batch, those of other shards included
   std::int64_t step = 0;
   std::int64_t epoch = 0;
+  LoadedShards shards = {};
+
+  // Of a shard that was loaded; a UsageError otherwise.
+  DataRows rows_of_shard(int shard) const;
 };
 
 // One thread at a time. What a dataset throws reaches the caller of next() in place of the batch.
