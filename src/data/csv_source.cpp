@@ -186,6 +186,33 @@ std::shared_ptr<const Dataset> csv_rows(const CsvReader& csv, CsvTable& table, c
   return std::make_shared<TensorDataset>(std::vector{features}, target.tensor(csv, table, columns.label));
 }
 
+// Columns by their names; where there are none, by their numbers, with the label's or without.
+struct CsvInputs {
+  CsvOptions format;
+  CsvColumns columns;
+  std::vector<std::string> names;  // of the file to train with
+  std::size_t column_count = 0;
+
+  std::shared_ptr<const Dataset> read(const std::filesystem::path& path) const {
+    CsvReader csv(path, format);
+    std::vector<std::size_t> found;
+    for (const std::size_t column : columns.features) {
+      const bool lacks_label = csv.column_count() + 1 == column_count && column > columns.label;
+      found.push_back(format.header ? csv.column(names[column]) : column - (lacks_label ? 1 : 0));
+      if (found.back() >= csv.column_count())
+        throw csv.error(fmt::format("expected {} columns, found {}", column_count, csv.column_count()));
+    }
+    std::vector<float> values;
+    std::int64_t rows = 0;
+    for (; csv.next(); ++rows) {
+      for (const std::size_t column : found) values.push_back(float_in(csv, column, csv.number(column)));
+    }
+    if (rows == 0) throw csv.error("there are no rows");
+    return rows_without_target(
+        torch::from_blob(values.data(), {rows, static_cast<std::int64_t>(found.size())}, torch::kFloat32).clone());
+  }
+};
+
 DataSource resolve_csv(const Options& options) {
   CsvOptions format{.header = options.boolean("header", true)};
   if (const std::optional<JsonValue> separator = options.find("separator")) {
@@ -214,7 +241,9 @@ DataSource resolve_csv(const Options& options) {
                           .classes = static_cast<std::int64_t>(target.class_names().size()),
                           .class_names = target.class_names()},
           .open = [splits] { return splits; },
-          .has_test = splits.test != nullptr};
+          .has_test = splits.test != nullptr,
+          .read_inputs = [inputs = CsvInputs{format, columns, csv.column_names(), csv.column_count()}](
+                             const std::filesystem::path& file) { return inputs.read(file); }};
 }
 
 }  // namespace

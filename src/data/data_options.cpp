@@ -9,6 +9,8 @@
 #include <tutti/data/standardise.hpp>
 #include <tutti/data/subset.hpp>
 
+#include "sources.hpp"
+
 namespace tutti {
 namespace {
 
@@ -49,7 +51,8 @@ AugmentOptions read_augment(const JsonValue& value, const DataDescription& descr
 }
 
 // A row tells of all: a source hands out tensors.
-void refuse_unless_described(const DataDescription& description, const std::string& part, const Dataset& rows) {
+void refuse_unless_described(const DataDescription& description, const std::string& part, const Dataset& rows,
+                             bool has_target = true) {
   if (rows.size() == 0) throw UsageError(fmt::format("the data has no rows for {}", part));
   constexpr std::array<std::int64_t, 1> kFirst{0};
   const DataRows row = rows.rows(kFirst);
@@ -69,7 +72,7 @@ void refuse_unless_described(const DataDescription& description, const std::stri
         fmt::format("{}: expected {} inputs, found {}", part, description.inputs.size(), row.inputs.size()));
   for (std::size_t i = 0; i < row.inputs.size(); ++i)
     expect(description.inputs[i].first, description.inputs[i].second, row.inputs[i]);
-  expect("target", description.target, row.target);
+  if (has_target) expect("target", description.target, row.target);
 }
 
 }  // namespace
@@ -115,6 +118,27 @@ DataSplits open_data(const DataSource& source, const DataOptions& options, std::
     }
   }
   return data;
+}
+
+std::shared_ptr<const Dataset> open_inputs(const DataSource& source, const DataOptions& options, std::uint64_t seed,
+                                           const std::filesystem::path& file) {
+  std::shared_ptr<const Dataset> rows;
+  if (file.extension() == ".npy") {
+    if (source.description.inputs.size() != 1)
+      throw UsageError(
+          fmt::format("{}: a file has one input, and the data {}", file.string(), source.description.inputs.size()));
+    rows = detail::read_npy_inputs(file, source.description.inputs.front().second);
+  } else if (source.read_inputs) {
+    rows = source.read_inputs(file);
+  } else {
+    throw UsageError(fmt::format("{}: expected a file of numpy, .npy", file.string()));
+  }
+  refuse_unless_described(source.description, file.string(), *rows, /*has_target=*/false);
+  if (!options.standardise) return rows;
+  DataOptions plain = options;
+  plain.standardise = false;
+  const DataSplits data = open_data(source, plain, seed);
+  return std::make_shared<StandardisedDataset>(rows, source.description, moments_of(*data.train, source.description));
 }
 
 }  // namespace tutti

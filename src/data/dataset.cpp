@@ -7,6 +7,11 @@
 #include "sources.hpp"
 
 namespace tutti {
+
+std::shared_ptr<const Dataset> detail::rows_without_target(torch::Tensor inputs) {
+  const std::int64_t rows = inputs.size(0);
+  return std::make_shared<TensorDataset>(std::vector{std::move(inputs)}, torch::empty({rows, 0}));
+}
 namespace {
 
 // Rows of a contiguous tensor. torch's index_select sets a copy up for each row, which takes longer than the copy.

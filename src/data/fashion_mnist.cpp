@@ -34,7 +34,8 @@ void add_fashion_mnist(DataSourceRegistry& registry) {
                                       .classes = kFashionClasses,
                                       .class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal",
                                                       "Shirt", "Sneaker", "Bag", "Ankle boot"}},
-                      .open = open_fashion_mnist};
+                      .open = open_fashion_mnist,
+                      .read_inputs = read_idx_images};
                 }});
 }
 

@@ -6,6 +6,7 @@
 #include <tutti/data/idx.hpp>
 
 #include "labels.hpp"
+#include "sources.hpp"
 
 namespace tutti::detail {
 namespace {
@@ -42,6 +43,12 @@ std::shared_ptr<const Dataset> read_idx_rows(const IdxPair& files, std::int64_t 
   refuse_unless_classes(files.labels, labels, classes);
   if (images.dim() == static_cast<std::int64_t>(kPlainImages)) images = images.unsqueeze(1);
   return std::make_shared<TensorDataset>(std::vector{images}, labels);
+}
+
+std::shared_ptr<const Dataset> read_idx_images(const std::filesystem::path& path) {
+  torch::Tensor images = read_idx(path);
+  if (images.dim() == static_cast<std::int64_t>(kPlainImages)) images = images.unsqueeze(1);
+  return rows_without_target(images);
 }
 
 // Most of the time goes into unpacking, which one thread does for one file.

@@ -22,6 +22,9 @@ torch::Tensor read_idx_labels(const std::filesystem::path& path);
 // A UsageError names the file and the row where a label is no class, and the files that do not belong together.
 std::shared_ptr<const Dataset> read_idx_rows(const IdxPair& files, std::int64_t classes);
 
+// Images alone, without a target.
+std::shared_ptr<const Dataset> read_idx_images(const std::filesystem::path& path);
+
 // Both at once.
 DataSplits read_idx_splits(const IdxPair& train, const IdxPair& test, std::int64_t classes);
 

@@ -36,7 +36,8 @@ DataSource resolve_idx(const Options& options) {
                 if (test) return read_idx_splits(train, *test, classes);
                 return DataSplits{.train = read_idx_rows(train, classes)};
               },
-          .has_test = test.has_value()};
+          .has_test = test.has_value(),
+          .read_inputs = read_idx_images};
 }
 
 }  // namespace

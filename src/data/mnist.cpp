@@ -35,14 +35,16 @@ DataSource resolve_mnist(const Options& options) {
                           .target = {.shape = {}, .type = ValueType::int64},
                           .classes = kDigits,
                           .class_names = std::move(names)},
-          .open = [folder] {
-            const std::filesystem::path place = folder ? *folder : data_folder() / "mnist";
-            const IdxPair train{.images = mnist_file(place, "train-images", "idx3"),
-                                .labels = mnist_file(place, "train-labels", "idx1")};
-            const IdxPair test{.images = mnist_file(place, "t10k-images", "idx3"),
-                               .labels = mnist_file(place, "t10k-labels", "idx1")};
-            return read_idx_splits(train, test, kDigits);
-          }};
+          .open =
+              [folder] {
+                const std::filesystem::path place = folder ? *folder : data_folder() / "mnist";
+                const IdxPair train{.images = mnist_file(place, "train-images", "idx3"),
+                                    .labels = mnist_file(place, "train-labels", "idx1")};
+                const IdxPair test{.images = mnist_file(place, "t10k-images", "idx3"),
+                                   .labels = mnist_file(place, "t10k-labels", "idx1")};
+                return read_idx_splits(train, test, kDigits);
+              },
+          .read_inputs = read_idx_images};
 }
 
 }  // namespace

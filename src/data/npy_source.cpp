@@ -133,6 +133,13 @@ DataSource resolve_npy(const Options& options) {
 
 }  // namespace
 
+std::shared_ptr<const Dataset> read_npy_inputs(const std::filesystem::path& path, const ValueSpec& expected) {
+  torch::Tensor inputs = read_npy_tensor(path, NpyRole::inputs);
+  const Shape row = inputs.sizes().slice(1).vec();
+  const bool lacks_channel = expected.shape.size() == row.size() + 1 && expected.shape.front() == 1;
+  return rows_without_target(lacks_channel ? inputs.unsqueeze(1) : inputs);
+}
+
 void add_npy(DataSourceRegistry& registry) { registry.add({.name = "npy", .resolve = resolve_npy}); }
 
 }  // namespace tutti::detail

@@ -12,4 +12,9 @@ void add_mnist(DataSourceRegistry& registry);
 void add_npy(DataSourceRegistry& registry);
 void add_text(DataSourceRegistry& registry);
 
+// Rows without a target.
+std::shared_ptr<const Dataset> rows_without_target(torch::Tensor inputs);
+// Of a .npy file. Images may lack the dimension of their one channel.
+std::shared_ptr<const Dataset> read_npy_inputs(const std::filesystem::path& path, const ValueSpec& expected);
+
 }  // namespace tutti::detail

@@ -70,6 +70,28 @@ Tokens tokens_of(const std::filesystem::path& path, std::string_view text) {
   return tokens;
 }
 
+// A text of the same characters, in pieces; what is left at the end fills none.
+std::shared_ptr<const Dataset> read_pieces(const std::filesystem::path& path, const Tokens& known,
+                                           std::int64_t length) {
+  const Tokens its = tokens_of(path, read_text(path));
+  std::vector<std::int64_t> numbers;
+  for (const std::string& character : its.characters) {
+    const auto found = std::ranges::lower_bound(known.characters, character);
+    if (found == known.characters.end() || *found != character)
+      throw UsageError(
+          fmt::format("{}: the character '{}' is not in the text to train with", path.string(), character));
+    numbers.push_back(found - known.characters.begin());
+  }
+  const std::int64_t rows = static_cast<std::int64_t>(its.numbers.size()) / length;
+  if (rows == 0)
+    throw UsageError(
+        fmt::format("{}: expected at least {} characters, found {}", path.string(), length, its.numbers.size()));
+  torch::Tensor pieces = torch::empty({rows, length}, torch::kInt64);
+  for (std::int64_t i = 0; i < rows * length; ++i)
+    pieces.data_ptr<std::int64_t>()[i] = numbers[static_cast<std::size_t>(its.numbers[static_cast<std::size_t>(i)])];
+  return rows_without_target(pieces);
+}
+
 // Pieces that follow one another, and do not overlap.
 class TextDataset : public Dataset {
  public:
@@ -117,7 +139,9 @@ DataSource resolve_text(const Options& options) {
                           .class_names = tokens->characters},
           .open = [tokens, length] { return DataSplits{.train = std::make_shared<TextDataset>(tokens, length)}; },
           .has_test = false,
-          .is_in_order = true};
+          .is_in_order = true,
+          .read_inputs = [tokens,
+                          length](const std::filesystem::path& file) { return read_pieces(file, *tokens, length); }};
 }
 
 }  // namespace

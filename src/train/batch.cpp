@@ -19,6 +19,14 @@ DataRows slice_rows(const DataRows& batch, const Rows& rows) {
   return result;
 }
 
+std::int64_t row_count(const ShardedBatch& batch) { return batch.loaded->rows_of_all; }
+
+// Rows of one of several shards: their first is the shard's number.
+ShardRows slice_rows(const ShardedBatch& batch, const Rows& rows) {
+  const int shard = static_cast<int>(rows.first);
+  return {batch.loaded->rows_of_shard(shard), shard};
+}
+
 std::vector<torch::Tensor> graph_inputs(const Run& run, const DataRows& rows) {
   std::vector<torch::Tensor> inputs;
   for (const std::size_t input : run.data.input_order) inputs.push_back(rows.inputs[input]);

@@ -167,6 +167,11 @@ Metric resolve_perplexity(const Options& options, const ValueSpec& output, const
 
 }  // namespace
 
+double value_of(const Metric& metric, const MetricSum& seen) {
+  const double mean = seen.sum / seen.count;
+  return metric.finish ? metric.finish(mean) : mean;
+}
+
 LossRegistry::LossRegistry() : NamedTypes("loss") {
   NamedTypes::add({.name = "cross_entropy", .resolve = resolve_cross_entropy});
   NamedTypes::add({.name = "nll", .resolve = resolve_nll});

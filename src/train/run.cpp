@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace tutti {
 namespace {
@@ -116,9 +117,42 @@ void warn_of_what_is_not_trained(const Graph& graph, std::vector<std::string>& w
   }
 }
 
-RunTrain read_train(const JsonValue& value) {
+// What tells the best evaluation: the loss, or one of the metrics.
+std::string read_best_by(const Options& options, const std::vector<RunMetric>& metrics) {
+  std::vector<std::string> names{"loss"};
+  for (const RunMetric& metric : metrics) names.push_back(metric.name);
+  const std::optional<JsonValue> value = options.find("best_by");
+  return value ? value->one_of(names) : names[names.size() > 1 ? 1 : 0];
+}
+
+EarlyStopping read_early_stopping(const JsonValue& value) {
+  if (!value.is_object()) throw value.expected(R"(an object, as in {"patience": 3, "min_change": 0.001})");
+  const Options options(value);
+  EarlyStopping stopping;
+  stopping.patience = options.integer("patience", {.min = 1, .max = kMostRows});
+  stopping.min_change = options.number("min_change", {.min = 0}, stopping.min_change);
+  options.refuse_other_keys({});
+  return stopping;
+}
+
+RunCheckpoints read_checkpoints(const JsonValue& value) {
+  if (!value.is_object()) throw value.expected(R"(an object, as in {"every": 100, "keep_last": 2})");
+  const Options options(value);
+  RunCheckpoints checkpoints;
+  checkpoints.every = options.integer("every", {.min = 0}, checkpoints.every);
+  checkpoints.keep_last = options.integer("keep_last", {.min = 1, .max = kMostRows}, checkpoints.keep_last);
+  checkpoints.keep_best = options.boolean("keep_best", checkpoints.keep_best);
+  options.refuse_other_keys({});
+  return checkpoints;
+}
+
+RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metrics) {
   const Options options(value);
   RunTrain train;
+  train.evaluate_every = options.integer("evaluate_every", {.min = 0}, train.evaluate_every);
+  train.log_every = options.integer("log_every", {.min = 1}, train.log_every);
+  train.best_by = read_best_by(options, metrics);
+  if (const auto stopping = options.find("early_stopping")) train.early_stopping = read_early_stopping(*stopping);
   if (const auto epochs = options.find("epochs")) train.epochs = epochs->integer({.min = 1, .max = kMostRows});
   if (const auto steps = options.find("steps")) train.steps = steps->integer({.min = 1});
   train.clip_norm = options.number("clip_norm", {.min = 0}, 0);
@@ -127,6 +161,48 @@ RunTrain read_train(const JsonValue& value) {
   if (train.epochs && train.steps) throw value.error("expected either epochs or steps: how long to train");
   if (!train.steps && !train.epochs) train.epochs = 1;
   return train;
+}
+
+nlohmann::ordered_json to_json(const RunTrain& train) {
+  nlohmann::ordered_json json;
+  if (train.epochs) json["epochs"] = *train.epochs;
+  if (train.steps) json["steps"] = *train.steps;
+  json["clip_norm"] = train.clip_norm;
+  json["accumulate"] = train.accumulate;
+  json["evaluate_every"] = train.evaluate_every;
+  json["log_every"] = train.log_every;
+  json["best_by"] = train.best_by;
+  if (train.early_stopping)
+    json["early_stopping"] = {{"patience", train.early_stopping->patience},
+                              {"min_change", train.early_stopping->min_change}};
+  return json;
+}
+
+nlohmann::ordered_json to_json(const DataOptions& options, nlohmann::ordered_json data) {
+  data["split"] = {
+      {"test", options.split.test}, {"validation", options.split.validation}, {"shuffle", options.split.shuffle}};
+  data["standardise"] = options.standardise;
+  if (options.augment) data["augment"] = {{"flip", options.augment->flip}, {"shift", options.augment->shift}};
+  data["shuffle"] = options.shuffle;
+  data["drop_last"] = options.drop_last;
+  return data;
+}
+
+nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
+  const nlohmann::ordered_json document = value.raw_with_files();
+  nlohmann::ordered_json json;
+  json["seed"] = run.seed;
+  json["data"] = to_json(run.data.options, document.at("data"));
+  for (const char* key : {"graph", "loss"}) json[key] = document.at(key);
+  json["metrics"] = document.value("metrics", nlohmann::ordered_json::array());
+  json["optimizer"] = to_json(run.optimizer);
+  json["schedule"] = to_json(run.schedule);
+  json["train"] = to_json(run.train);
+  json["checkpoints"] = {{"every", run.checkpoints.every},
+                         {"keep_last", run.checkpoints.keep_last},
+                         {"keep_best", run.checkpoints.keep_best}};
+  json["output"] = run.output;
+  return json;
 }
 
 // What a strategy wants of the rest.
@@ -147,66 +223,10 @@ void check_strategy(const JsonValue& value, const Run& run) {
 
 }  // namespace
 
-OptimizerRule optimizer_from_json(const JsonValue& value) {
-  if (!value.is_object()) throw value.expected(R"(an optimizer, as in {"name": "sgd", "lr": 0.1})");
-  const Options options(value);
-  const std::string name = options.at("name").one_of({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
-  const auto number = [&](const char* key, double& field, NumberRange range = {.min = 0}) {
-    field = options.number(key, range, field);
-  };
-  constexpr NumberRange kDecay{.min = 0, .max = 1, .max_excluded = true};
-  const auto read_adam = [&](auto rule) -> OptimizerRule {
-    number("lr", rule.lr);
-    number("beta1", rule.beta1, kDecay);
-    number("beta2", rule.beta2, kDecay);
-    number("eps", rule.eps);
-    number("weight_decay", rule.weight_decay);
-    rule.amsgrad = options.boolean("amsgrad", rule.amsgrad);
-    return rule;
-  };
-  const auto read = [&]() -> OptimizerRule {
-    if (name == "adam") return read_adam(Adam{});
-    if (name == "adamw") return read_adam(AdamW{});
-    if (name == "sgd") {
-      Sgd rule;
-      rule.lr = options.at("lr").number({.min = 0});  // there is none that is usual
-      number("momentum", rule.momentum);
-      number("dampening", rule.dampening, {});
-      number("weight_decay", rule.weight_decay);
-      rule.nesterov = options.boolean("nesterov", rule.nesterov);
-      return rule;
-    }
-    if (name == "rmsprop") {
-      RmsProp rule;
-      number("lr", rule.lr);
-      number("alpha", rule.alpha);
-      number("eps", rule.eps);
-      number("weight_decay", rule.weight_decay);
-      number("momentum", rule.momentum);
-      rule.centered = options.boolean("centered", rule.centered);
-      return rule;
-    }
-    Adagrad rule;
-    number("lr", rule.lr);
-    number("lr_decay", rule.lr_decay);
-    number("weight_decay", rule.weight_decay);
-    number("initial_accumulator_value", rule.initial_accumulator_value);
-    number("eps", rule.eps);
-    return rule;
-  };
-  const OptimizerRule rule = read();
-  options.refuse_other_keys({});
-  try {
-    refuse_unless_possible(rule);
-  } catch (const UsageError& error) {
-    throw value.error(error.what());
-  }
-  return rule;
-}
-
 Run read_run(const JsonValue& value, const Registry& registry) {
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
-  value.refuse_other_keys({"seed", "data", "graph", "loss", "metrics", "optimizer", "schedule", "train", "output"});
+  value.refuse_other_keys(
+      {"seed", "data", "graph", "loss", "metrics", "optimizer", "schedule", "train", "checkpoints", "output"});
   const std::optional<JsonValue> seed = value.find("seed");
 
   const JsonValue data_value = value.at("data");
@@ -237,7 +257,10 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   std::vector<RunMetric> metrics;
   if (const std::optional<JsonValue> list = value.find("metrics"))
     metrics = read_metrics(*list, registry.metrics, output, description);
-  const std::optional<JsonValue> train = value.find("train");
+  // An empty one has the defaults.
+  const JsonDocument nothing = JsonDocument::parse("{}", "train");
+  const JsonValue train = value.find("train").value_or(nothing.root());
+  const std::optional<JsonValue> checkpoints = value.find("checkpoints");
   const std::optional<JsonValue> folder = value.find("output");
   const std::optional<JsonValue> schedule = value.find("schedule");
   if (folder && folder->string().empty()) throw folder->expected("a folder");
@@ -246,15 +269,19 @@ Run read_run(const JsonValue& value, const Registry& registry) {
           .graph = std::move(graph),
           .loss_name = loss_name,
           .loss = std::move(loss),
-          .metrics = std::move(metrics),
+          .metrics = {},
           .optimizer = optimizer_from_json(value.at("optimizer")),
           .schedule = schedule ? schedule_from_json(*schedule) : Schedule{},
-          .train = train ? read_train(*train) : RunTrain{.epochs = 1, .steps = std::nullopt},
+          .train = read_train(train, metrics),
+          .checkpoints = checkpoints ? read_checkpoints(*checkpoints) : RunCheckpoints{},
           .output = folder ? folder->string() : "runs/latest",
-          .warnings = {}};
+          .warnings = {},
+          .resolved = nullptr};
+  run.metrics = std::move(metrics);
   check_strategy(value, run);
   run.warnings = run.graph.warnings();
   warn_of_what_is_not_trained(run.graph, run.warnings);
+  run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(value, run));
   return run;
 }
 

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
 
 #include <tutti/base/options.hpp>
@@ -33,5 +35,11 @@ DataOptions read_data_options(const Options& options, const DataSource& source);
 // The source's rows, split and standardised. A UsageError where a part has no rows, or they are not as the source
 // describes them.
 DataSplits open_data(const DataSource& source, const DataOptions& options, std::uint64_t seed);
+
+// Rows of a file that has no target, to predict it: a .npy file, or one of the kind that the source reads. They are
+// standardised as the training rows are; what stands for their target has no elements. A UsageError where they are not
+// as the source describes its inputs.
+std::shared_ptr<const Dataset> open_inputs(const DataSource& source, const DataOptions& options, std::uint64_t seed,
+                                           const std::filesystem::path& file);
 
 }  // namespace tutti

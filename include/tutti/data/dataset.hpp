@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -65,6 +66,9 @@ struct DataSource {
   std::function<DataSplits()> open;
   bool has_test = true;      // rows to test with are its own; otherwise open_data() takes some of the others
   bool is_in_order = false;  // rows that follow one another belong together: those to test with are the last ones
+  // Rows without a target, out of a file of the kind that the source reads: for predictions. Optional; open_inputs()
+  // reads .npy files for all of them.
+  std::function<std::shared_ptr<const Dataset>(const std::filesystem::path& file)> read_inputs = {};
 };
 
 struct DataSourceType {

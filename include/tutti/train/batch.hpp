@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <torch/types.h>
 #include <tutti/data/dataset.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/nn/rows.hpp>
 #include <tutti/train/run.hpp>
 
@@ -22,6 +24,17 @@ DataSplits open_data(const Run& run);
 
 std::int64_t row_count(const DataRows& batch);
 DataRows slice_rows(const DataRows& batch, const Rows& rows);
+
+// A batch of a Loader, of which this process has the rows of some shards: DataParallel asks for them shard by shard.
+struct ShardedBatch {
+  std::shared_ptr<const DataBatch> loaded;
+};
+struct ShardRows {
+  DataRows rows;
+  int shard = 0;
+};
+std::int64_t row_count(const ShardedBatch& batch);
+ShardRows slice_rows(const ShardedBatch& batch, const Rows& rows);
 
 // In the order of the graph's inputs.
 std::vector<torch::Tensor> graph_inputs(const Run& run, const DataRows& rows);

@@ -1,4 +1,4 @@
-// How a run's strategy is carried out by replicas that are threads of this process.
+// How a run's strategy is carried out by replicas: threads of this process, and of others where there is a world.
 //
 //   const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
 //   const std::unique_ptr<torch::optim::OptimizerOptions> rule = torch_options(run.optimizer);
@@ -10,8 +10,7 @@
 
 namespace tutti {
 
-// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce, and for
-// parameters that are private to each replica.
+// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce.
 DataParallelOptions data_parallel_options(const Run& run);
 
 }  // namespace tutti

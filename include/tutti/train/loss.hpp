@@ -49,6 +49,9 @@ struct Metric {
   bool is_better_higher = true;
 };
 
+// What is told of all that a metric has seen; no number where that is nothing.
+double value_of(const Metric& metric, const MetricSum& seen);
+
 struct MetricType {
   std::string name;
   std::function<Metric(const Options& options, const ValueSpec& output, const DataDescription& data)> resolve;

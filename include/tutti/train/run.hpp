@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include <tutti/base/json.hpp>
 #include <tutti/data/data_options.hpp>
 #include <tutti/data/dataset.hpp>
@@ -43,12 +45,30 @@ struct RunMetric {
   Metric metric;
 };
 
-// How long, and how the gradients of a step become an update.
+// Ends a run that gets no better.
+struct EarlyStopping {
+  std::int64_t patience = 1;  // so many evaluations in a row
+  double min_change = 0;      // that are not better by more than this
+  friend bool operator==(const EarlyStopping&, const EarlyStopping&) = default;
+};
+
+// How long, how the gradients of a step become an update, and how often somebody looks.
 struct RunTrain {
   std::optional<std::int64_t> epochs;  // one of the two
   std::optional<std::int64_t> steps;
-  double clip_norm = 0;         // none, where 0
-  std::int64_t accumulate = 1;  // steps to an update
+  double clip_norm = 0;             // none, where 0
+  std::int64_t accumulate = 1;      // steps to an update
+  std::int64_t evaluate_every = 0;  // steps; at the end of each epoch, where 0
+  std::int64_t log_every = 10;      // steps to a line of metrics.jsonl
+  std::string best_by = "loss";     // or a metric: what tells the best evaluation
+  std::optional<EarlyStopping> early_stopping = {};
+};
+
+// Which are written, and which of them stay.
+struct RunCheckpoints {
+  std::int64_t every = 0;  // steps; with each evaluation, where 0
+  std::int64_t keep_last = 2;
+  bool keep_best = true;
 };
 
 struct Run {
@@ -61,13 +81,17 @@ struct Run {
   OptimizerRule optimizer;
   Schedule schedule;
   RunTrain train;
+  RunCheckpoints checkpoints;
   std::string output;                 // a folder
   std::vector<std::string> warnings;  // the graph's, and what else was probably not meant
+  // The run file with everything that it left out, and absolute paths of its files: read again, it is the same run.
+  std::shared_ptr<const nlohmann::ordered_json> resolved;
 };
 
 Run read_run(const JsonValue& value, const Registry& registry = Registry());
 
 // {"name": "adam", "lr": 0.001, "beta1": 0.9, ...}
 OptimizerRule optimizer_from_json(const JsonValue& value);
+nlohmann::ordered_json to_json(const OptimizerRule& rule);
 
 }  // namespace tutti

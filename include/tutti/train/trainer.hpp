@@ -1,0 +1,58 @@
+// Trains what a run file describes: reads the data, makes or resumes the model, carries the strategy out, evaluates,
+// and writes checkpoints.
+//
+//   Events events;
+//   events.add(std::make_shared<ProgressReport>());
+//   TrainResult result = train(read_run(document.root()), events);
+//
+// The trainer owns the life of a run; a strategy supplies its `fit`. What happens is told as events, on rank 0 where
+// there are several processes. Everything goes to the run's output folder: run.json, the run file with all that it left
+// out, and checkpoints/.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/base/events.hpp>
+#include <tutti/collective/communicator.hpp>
+#include <tutti/train/best.hpp>
+#include <tutti/train/evaluation.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti {
+
+struct TrainOptions {
+  // Processes that train together; replicas are spread over them evenly. All are given the same run.
+  Communicator* world = nullptr;
+  // Go on from the newest checkpoint of the output folder that is whole; begin where there is none.
+  bool resume = false;
+  // Begin with the weights of this safetensors file: a checkpoint, or one of another origin.
+  std::filesystem::path from = {};
+  // Asked after each step; where any process says yes, the run writes a checkpoint and ends.
+  std::function<bool()> is_interrupted = {};
+  // Tell what each replica did when, as spans.
+  bool trace = false;
+};
+
+struct TrainResult {
+  event::RunEnded::Reason reason = event::RunEnded::Reason::finished;
+  std::int64_t step = 0;
+  std::int64_t steps = 0;  // of the whole run
+  double seconds = 0;
+  std::string best_of = {};  // "test accuracy"
+  BestState best = {};
+  std::filesystem::path last_checkpoint = {};
+};
+
+// A UsageError for what cannot be trained: a strategy that nothing carries out, Local on several processes, weights
+// that do not fit; nothing was written then. Any other failure is an Error, and the last checkpoint stays.
+TrainResult train(const Run& run, const Events& events, const TrainOptions& options = {});
+
+// A sentence about why nothing can train the run on so many processes; nothing where something can.
+std::optional<std::string> why_not_trainable(const Run& run, int processes);
+
+}  // namespace tutti

@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <mutex>
+#include <span>
+
+#include <tutti/collective/collectives.hpp>
+#include <tutti/nn/tensor_set.hpp>
+#include <tutti/train/batch.hpp>
+#include <tutti/train/data_parallel_options.hpp>
+#include <tutti/train/torch_optimizer.hpp>
+
+#include "training.hpp"
+
+namespace tutti::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using SpanKind = event::SpanEnded::Kind;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+// What each shard has measured of its rows. Not on the stepper: a replica that misses the deadline still writes to it.
+class ShardMetrics {
+ public:
+  ShardMetrics(std::size_t shards, std::size_t metrics) : metrics_(metrics), sums_(2 * shards * metrics) {}
+
+  void measure(const Run& run, int shard, const torch::Tensor& output, const torch::Tensor& target) {
+    const torch::NoGradGuard no_grad;
+    const std::size_t first = 2 * static_cast<std::size_t>(shard) * metrics_;
+    for (std::size_t m = 0; m < metrics_; ++m) {
+      const MetricSum sum = run.metrics[m].metric.measure(output, target);
+      const std::lock_guard lock(mutex_);  // before the first step all replicas compute the same shard
+      sums_[first + 2 * m] = sum.sum;
+      sums_[first + 2 * m + 1] = sum.count;
+    }
+  }
+
+  std::vector<double>& sums() { return sums_; }
+
+  // In the order of shards: the same bits on any number of replicas.
+  std::vector<NamedNumber> total(const Run& run) const {
+    std::vector<NamedNumber> numbers;
+    for (std::size_t m = 0; m < metrics_; ++m) {
+      MetricSum all;
+      for (std::size_t i = 2 * m; i < sums_.size(); i += 2 * metrics_) {
+        all.sum += sums_[i];
+        all.count += sums_[i + 1];
+      }
+      numbers.push_back({run.metrics[m].name, value_of(run.metrics[m].metric, all)});
+    }
+    return numbers;
+  }
+
+ private:
+  std::size_t metrics_;
+  std::mutex mutex_;
+  std::vector<double> sums_;  // by shard and metric: sum and count
+};
+
+class DataParallelStepper final : public Stepper {
+ public:
+  explicit DataParallelStepper(const Training& training)
+      : run_(training.run),
+        data_(training.data),
+        world_(training.options.world),
+        rule_(torch_options(run_->optimizer)),
+        net_(made_net(training)),
+        model_(net_, net_->groups(*rule_), *rule_, options_for(*run_, world_)),
+        evaluator_(*run_, {.threads = local_replicas(), .world = world_}) {
+    for (const torch::optim::OptimizerParamGroup& group : model_.optimizer().param_groups())
+      rates_.push_back(group.options().get_lr());
+  }
+
+  std::string describe() const override { return model_.describe(); }
+
+  void begin(std::int64_t steps_taken) override {
+    const OwnShards own = model_.own_shards();
+    loader_.emplace(data_.train, LoaderOptions{.sampler = {.rows = data_.train->size(),
+                                                           .batch_size = run_->data.batch_size,
+                                                           .seed = run_->seed,
+                                                           .shuffle = run_->data.options.shuffle,
+                                                           .drop_last = run_->data.options.drop_last},
+                                               .augment = run_->data.options.augment,
+                                               .first_step = steps_taken,
+                                               .shards = {.first = own.first, .count = own.count, .of = own.of}});
+  }
+
+  double set_rate(double factor) override {
+    std::vector<torch::optim::OptimizerParamGroup>& groups = model_.optimizer().param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates_[i] * factor);
+    return rule_->get_lr() * factor;
+  }
+
+  StepResult step(bool is_interrupted) override {
+    const Clock::time_point began = Clock::now();
+    const ShardedBatch batch{std::make_shared<const DataBatch>(loader_->next())};
+    const Clock::time_point loaded = Clock::now();
+    const OwnShards own = model_.own_shards();
+    const auto metrics = std::make_shared<ShardMetrics>(static_cast<std::size_t>(own.of), run_->metrics.size());
+    StepResult result;
+    result.rows = row_count(batch);
+    result.loss = model_.step(batch, [run = run_, metrics](GraphModule& module, const ShardRows& mine) {
+      const torch::Tensor output = module.forward(graph_inputs(*run, mine.rows)).front();
+      metrics->measure(*run, mine.shard, output.detach(), mine.rows.target);
+      return run->loss.compute(output, mine.rows.target);
+    });
+    result.is_interrupted = is_interrupted;
+    if (world_ != nullptr) {  // each shard's numbers are one process's, and 0 elsewhere
+      std::vector<double>& numbers = metrics->sums();
+      numbers.push_back(is_interrupted ? 1 : 0);
+      all_reduce(*world_, numbers);
+      result.is_interrupted = numbers.back() > 0;
+      numbers.pop_back();
+    }
+    result.metrics = metrics->total(*run_);
+    result.spans = model_.report().spans;
+    result.times = times_of(result.spans);
+    result.times.data = seconds_between(began, loaded);
+    result.spans.push_back(
+        {result.spans.empty() ? 0 : result.spans.front().replica, SpanKind::data, "load", began, loaded});
+    return result;
+  }
+
+  Evaluation evaluate(const Dataset& rows) override { return evaluator_.evaluate(*net_, rows); }
+  void save(ParameterSet& arrays) override { model_.save(arrays); }
+  void restore(const ParameterSet& arrays) override { model_.restore(arrays); }
+
+ private:
+  static std::shared_ptr<GraphModule> made_net(const Training& training) {
+    auto net = std::make_shared<GraphModule>(training.run->graph, training.run->seed);
+    if (training.weights) fill_module(*training.weights, *net);
+    return net;
+  }
+
+  static DataParallelOptions options_for(const Run& run, Communicator* world) {
+    DataParallelOptions options = data_parallel_options(run);
+    options.world = world;
+    return options;
+  }
+
+  int local_replicas() const {
+    const int replicas = data_parallel_options(*run_).replicas;
+    if (world_ == nullptr) return replicas;
+    return static_cast<int>(chunk(static_cast<std::size_t>(replicas), world_->size(), world_->rank().value).count);
+  }
+
+  // Of a replica, on the average.
+  static event::StepTimes times_of(const std::vector<StepSpan>& spans) {
+    event::StepTimes times;
+    int replicas = 0;
+    int last = -1;
+    for (const StepSpan& span : spans) {
+      const double seconds = seconds_between(span.begin, span.end);
+      if (span.kind == SpanKind::compute) times.compute += seconds;
+      if (span.kind == SpanKind::communication) times.communication += seconds;
+      if (span.kind == SpanKind::waiting) times.waiting += seconds;
+      if (span.replica != last) ++replicas;
+      last = span.replica;
+    }
+    for (double* sum : {&times.compute, &times.communication, &times.waiting}) *sum /= std::max(replicas, 1);
+    return times;
+  }
+
+  std::shared_ptr<const Run> run_;
+  DataSplits data_;
+  Communicator* world_;
+  std::unique_ptr<torch::optim::OptimizerOptions> rule_;
+  std::shared_ptr<GraphModule> net_;
+  DataParallel<GraphModule> model_;
+  Evaluator evaluator_;
+  std::vector<double> rates_;  // of each group of parameters, before any schedule
+  std::optional<Loader> loader_;
+};
+
+}  // namespace
+
+void fit_data_parallel(Training& training) {
+  DataParallelStepper stepper(training);
+  run_steps(training, stepper);
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,168 @@
+// The loop of runs that go step by step.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/nn/blas.hpp>
+
+#include "span_gathering.hpp"
+#include "training.hpp"
+
+namespace tutti::detail {
+namespace {
+
+using Reason = event::RunEnded::Reason;
+
+class StepLoop {
+ public:
+  StepLoop(Training& training, Stepper& stepper)
+      : training_(training),
+        run_(*training.run),
+        stepper_(stepper),
+        best_(best_options(run_), training.checkpoint ? training.checkpoint->state.best : BestState{}),
+        spans_(training),
+        step_(training.first_step()) {
+    // What is not trained with tells the best: rows for validation, or else those to test with.
+    if (training.data.validation) splits_.push_back({"validation", training.data.validation});
+    if (training.data.test) splits_.push_back({"test", training.data.test});
+    if (training.folder) checkpoints_.emplace(training.folder->checkpoints(), run_.checkpoints);
+    training.result.best_of = splits_.empty() ? "" : fmt::format("{} {}", splits_.front().name, run_.train.best_by);
+  }
+
+  void run() {
+    stepper_.begin(step_);
+    Reason reason = Reason::finished;
+    while (step_ < training_.steps) {
+      const bool is_interrupted = take_step();
+      const bool is_last = step_ == training_.steps;
+      bool is_best = false;
+      if (is_last || is_due(run_.train.evaluate_every)) is_best = evaluate();
+      const bool is_over =
+          run_.train.early_stopping && best_.evaluations_since_progress() >= run_.train.early_stopping->patience;
+      const bool ends = is_last || is_interrupted || is_over;
+      if (ends || is_due(checkpoint_every()) || (is_best && run_.checkpoints.keep_best)) write_checkpoint();
+      if (!ends) continue;
+      if (!is_last) reason = is_interrupted ? Reason::interrupted : Reason::stopped_early;
+      break;
+    }
+    if (training_.options.trace) spans_.flush();
+    training_.result.reason = reason;
+    training_.result.step = step_;
+    training_.result.seconds = training_.seconds();
+    training_.result.best = best_.state();
+  }
+
+ private:
+  struct Split {
+    std::string name;
+    std::shared_ptr<const Dataset> rows;
+  };
+
+  static BestOptions best_options(const Run& run) {
+    BestOptions options{.higher_is_better = false,
+                        .min_change = run.train.early_stopping ? run.train.early_stopping->min_change : 0};
+    for (const RunMetric& metric : run.metrics) {
+      if (metric.name == run.train.best_by) options.higher_is_better = metric.metric.is_better_higher;
+    }
+    return options;
+  }
+
+  // So many steps, or the end of an epoch.
+  bool is_due(std::int64_t every) const { return step_ % (every > 0 ? every : training_.steps_per_epoch) == 0; }
+  std::int64_t checkpoint_every() const {
+    return run_.checkpoints.every > 0 ? run_.checkpoints.every : run_.train.evaluate_every;
+  }
+  std::int64_t epoch() const { return (step_ - 1) / training_.steps_per_epoch + 1; }
+
+  void tell(const Event& event) const {
+    if (training_.speaks()) training_.events.tell(event);
+  }
+
+  // True where somebody wants the run to end.
+  bool take_step() {
+    const double rate = stepper_.set_rate(rate_factor(
+        run_.schedule, {.step = step_, .steps = training_.steps, .steps_per_epoch = training_.steps_per_epoch}));
+    const bool is_interrupted = training_.options.is_interrupted && training_.options.is_interrupted();
+    StepResult result;
+    try {
+      result = stepper_.step(is_interrupted);
+    } catch (const UsageError& error) {
+      throw Error(fmt::format("step {}: {}", step_ + 1, error.what()));
+    } catch (const c10::Error& error) {
+      const std::string why = error.what_without_backtrace();
+      throw Error(fmt::format("step {}: {}", step_ + 1, why.substr(0, why.find('\n'))));
+    }
+    ++step_;
+    if (training_.options.trace) spans_.add(result.spans);
+    tell(event::StepEnded{.step = step_,
+                          .epoch = epoch(),
+                          .seconds = training_.seconds(),
+                          .loss = result.loss,
+                          .lr = rate,
+                          .rows = result.rows,
+                          .times = result.times,
+                          .metrics = std::move(result.metrics)});
+    return result.is_interrupted;
+  }
+
+  bool evaluate() {
+    bool is_best = false;
+    for (std::size_t i = 0; i < splits_.size(); ++i) {
+      const Evaluation evaluation = stepper_.evaluate(*splits_[i].rows);
+      if (i == 0) is_best = best_.take(watched(evaluation), step_);
+      tell(event::EvaluationEnded{.step = step_,
+                                  .epoch = epoch(),
+                                  .seconds = training_.seconds(),
+                                  .split = splits_[i].name,
+                                  .rows = evaluation.rows,
+                                  .loss = evaluation.loss,
+                                  .metrics = evaluation.metrics,
+                                  .is_best = i == 0 && is_best});
+    }
+    return is_best;
+  }
+
+  double watched(const Evaluation& evaluation) const {
+    const auto metric = std::ranges::find(evaluation.metrics, run_.train.best_by, &NamedNumber::name);
+    return metric == evaluation.metrics.end() ? evaluation.loss : metric->value;
+  }
+
+  void write_checkpoint() {
+    Checkpoint checkpoint{.state = {.step = step_,
+                                    .seconds = training_.seconds(),
+                                    .best = best_.state(),
+                                    .blas = set_up_blas().kernels,
+                                    .run = run_.resolved->dump()},
+                          .arrays = {}};
+    stepper_.save(checkpoint.arrays);
+    if (!checkpoints_) return;
+    training_.result.last_checkpoint = checkpoints_->write(checkpoint);
+    tell(event::CheckpointWritten{.step = step_, .path = training_.result.last_checkpoint.string()});
+  }
+
+  Training& training_;
+  const Run& run_;
+  Stepper& stepper_;
+  std::vector<Split> splits_;
+  std::optional<CheckpointFolder> checkpoints_;  // on rank 0
+  BestSoFar best_;
+  SpanGathering spans_;
+  std::int64_t step_;
+};
+
+}  // namespace
+
+void run_steps(Training& training, Stepper& stepper) {
+  if (training.checkpoint) {
+    try {
+      stepper.restore(training.checkpoint->arrays);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("the checkpoint is not of this run: {}", error.what()));
+    }
+    training.checkpoint->arrays = {};
+  }
+  start(training, stepper.describe());
+  StepLoop(training, stepper).run();
+}
+
+}  // namespace tutti::detail

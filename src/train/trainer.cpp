@@ -1,0 +1,197 @@
+#include <tutti/train/trainer.hpp>
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/base/atomic_file.hpp>
+#include <tutti/collective/collectives.hpp>
+#include <tutti/collective/parameter_sets.hpp>
+#include <tutti/data/sampler.hpp>
+#include <tutti/nn/blas.hpp>
+#include <tutti/train/batch.hpp>
+
+#include "training.hpp"
+
+namespace tutti {
+namespace detail {
+namespace {
+
+using Fit = void (*)(Training&);
+using Json = nlohmann::ordered_json;
+
+// What carries a strategy out; null where nothing does yet.
+Fit find_fit(const TrainingStrategy& strategy) {
+  if (std::holds_alternative<strategy::Local>(strategy)) return fit_data_parallel;
+  const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
+  if (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation))
+    return fit_data_parallel;
+  return nullptr;
+}
+
+std::int64_t steps_of(const Run& run, std::int64_t steps_per_epoch) {
+  return run.train.steps ? *run.train.steps : *run.train.epochs * steps_per_epoch;
+}
+
+// --- what a run begins with: rank 0 reads it, and the others hear of it ---
+
+std::vector<double> numbers_of(const TrainState& state) {
+  return {static_cast<double>(state.step),      state.seconds,
+          state.best.value ? 1.0 : 0.0,         state.best.value.value_or(0),
+          static_cast<double>(state.best.step), state.best.mark ? 1.0 : 0.0,
+          state.best.mark.value_or(0),          static_cast<double>(state.best.evaluations_since_progress)};
+}
+
+TrainState state_of(const std::vector<double>& numbers) {
+  const auto maybe = [&](std::size_t at) { return numbers[at] > 0 ? std::optional(numbers[at + 1]) : std::nullopt; };
+  return {.step = static_cast<std::int64_t>(numbers[0]),
+          .seconds = numbers[1],
+          .best = {.value = maybe(2),
+                   .step = static_cast<std::int64_t>(numbers[4]),
+                   .mark = maybe(5),
+                   .evaluations_since_progress = static_cast<std::int64_t>(numbers[7])},
+          .blas = {},
+          .run = {}};
+}
+
+void share(Communicator& world, std::optional<ParameterSet>& set) {
+  std::int64_t is_there = set ? 1 : 0;
+  broadcast(world, std::span(&is_there, 1));
+  if (is_there == 0) return;
+  if (!set) set.emplace();
+  broadcast(world, *set);
+}
+
+void share(Communicator& world, std::optional<Checkpoint>& checkpoint) {
+  std::optional<ParameterSet> arrays;
+  if (checkpoint) arrays = std::move(checkpoint->arrays);
+  share(world, arrays);
+  if (!arrays) return;
+  std::vector<double> numbers = numbers_of(checkpoint ? checkpoint->state : TrainState{});
+  broadcast(world, numbers);
+  if (!checkpoint) checkpoint = Checkpoint{.state = state_of(numbers), .arrays = {}};
+  checkpoint->arrays = std::move(*arrays);
+}
+
+// What is not the same run any more, by path; changes that do not matter to what is learnt from here on are left out.
+void find_changes(const Json& before, const Json& now, const std::string& path, std::vector<std::string>& changes) {
+  static const std::array<std::string_view, 8> kFree{"output",        "checkpoints",          "train.epochs",
+                                                     "train.steps",   "train.evaluate_every", "train.log_every",
+                                                     "train.best_by", "train.early_stopping"};
+  if (before == now || std::ranges::find(kFree, path) != kFree.end() || path.ends_with(".strategy")) return;
+  if (!before.is_object() || !now.is_object()) {
+    changes.push_back(path);
+    return;
+  }
+  Json all = before;
+  all.update(now);
+  for (const auto& [key, value] : all.items())
+    find_changes(before.value(key, Json()), now.value(key, Json()), path.empty() ? key : path + "." + key, changes);
+}
+
+void compare_with_checkpoint(Training& training) {
+  const TrainState& state = training.checkpoint->state;
+  std::vector<std::string> changes;
+  const Json before = Json::parse(state.run, nullptr, /*allow_exceptions=*/false);
+  if (before.is_object()) find_changes(before, *training.run->resolved, "", changes);
+  if (!changes.empty())
+    training.warnings.push_back(
+        fmt::format("the run file has changed since the checkpoint was written: {}", fmt::join(changes, ", ")));
+  const std::string& kernels = set_up_blas().kernels;
+  if (state.blas != kernels) {
+    training.warnings.push_back(
+        fmt::format("the checkpoint was written with the BLAS kernels {}, and these are {}: the bits may be others",
+                    state.blas, kernels));
+  }
+}
+
+void read_checkpoint_of(Training& training) {
+  const Run& run = *training.run;
+  if (!std::filesystem::exists(run.output)) {
+    training.warnings.push_back(fmt::format("there is nothing to resume in {}: beginning", run.output));
+    return;
+  }
+  training.folder.emplace(run.output);
+  training.checkpoint = CheckpointFolder(training.folder->checkpoints(), run.checkpoints).read_last(training.warnings);
+  if (training.checkpoint) {
+    compare_with_checkpoint(training);
+  } else {
+    training.warnings.push_back(fmt::format("there is no checkpoint to resume in {}: beginning", run.output));
+  }
+}
+
+}  // namespace
+
+void start(Training& training, const std::string& engine) {
+  const Run& run = *training.run;
+  if (training.speaks()) {
+    if (!training.folder) training.folder.emplace(run.output);
+    if (!training.checkpoint) {
+      if (const auto aside = training.folder->begin_anew())
+        training.warnings.push_back(
+            fmt::format("{} had an earlier run in it, which is now {}", run.output, aside->string()));
+    }
+    write_file(training.folder->path() / "run.json", run.resolved->dump(2) + "\n");
+  }
+  if (training.options.world != nullptr) barrier(*training.options.world);
+  training.began = std::chrono::steady_clock::now();
+  if (!training.speaks()) return;
+  training.events.tell(event::RunStarted{.output = run.output,
+                                         .strategy = to_string(run.graph.effective_strategy()),
+                                         .engine = engine,
+                                         .first_step = training.first_step(),
+                                         .first_seconds = training.checkpoint ? training.checkpoint->state.seconds : 0,
+                                         .steps = training.steps,
+                                         .steps_per_epoch = training.steps_per_epoch,
+                                         .rows_per_step = run.data.batch_size});
+  for (const std::string& warning : training.warnings) training.events.tell(event::Warned{warning});
+}
+
+}  // namespace detail
+
+std::optional<std::string> why_not_trainable(const Run& run, int processes) {
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
+  if (detail::find_fit(strategy) == nullptr)
+    return fmt::format("nothing carries this strategy out yet: {}", to_string(strategy));
+  if (processes > 1 && std::holds_alternative<strategy::Local>(strategy)) {
+    return fmt::format(
+        "the strategy Local is for one process, and there are {}; DataParallel spreads replicas over processes",
+        processes);
+  }
+  const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
+  if (parallel != nullptr && parallel->num_replicas < processes)
+    return fmt::format("num_replicas: expected at least one for each of {} processes, found {}", processes,
+                       parallel->num_replicas);
+  return std::nullopt;
+}
+
+TrainResult train(const Run& run, const Events& events, const TrainOptions& options) {
+  if (const auto why = why_not_trainable(run, options.world == nullptr ? 1 : options.world->size()))
+    throw UsageError(*why);
+  detail::Training training{
+      .run = std::make_shared<const Run>(run), .data = open_data(run), .events = events, .options = options};
+  training.warnings = run.warnings;
+  training.steps_per_epoch = Sampler({.rows = training.data.train->size(),
+                                      .batch_size = run.data.batch_size,
+                                      .seed = run.seed,
+                                      .drop_last = run.data.options.drop_last})
+                                 .steps_per_epoch();
+  training.steps = detail::steps_of(run, training.steps_per_epoch);
+  training.result.steps = training.steps;
+  if (training.speaks()) {
+    if (options.resume) detail::read_checkpoint_of(training);
+    if (!training.checkpoint && !options.from.empty()) training.weights = weights_in(options.from);
+  }
+  if (options.world != nullptr) {
+    detail::share(*options.world, training.checkpoint);
+    detail::share(*options.world, training.weights);
+  }
+  detail::find_fit(run.graph.effective_strategy())(training);
+  if (training.speaks())
+    events.tell(event::RunEnded{
+        .reason = training.result.reason, .step = training.result.step, .seconds = training.result.seconds});
+  return training.result;
+}
+
+}  // namespace tutti

@@ -1,0 +1,91 @@
+// What a strategy gets to carry a run out, and the loop that those share which go step by step.
+//
+//   void fit_mine(Training& training) {
+//     MyStepper stepper(training);
+//     run_steps(training, stepper);
+//   }
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/base/events.hpp>
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/data/dataset.hpp>
+#include <tutti/nn/data_parallel.hpp>
+#include <tutti/train/checkpoint.hpp>
+#include <tutti/train/evaluation.hpp>
+#include <tutti/train/output_folder.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/trainer.hpp>
+
+namespace tutti::detail {
+
+struct Training {
+  std::shared_ptr<const Run> run;  // a step that misses its deadline still uses it
+  DataSplits data;
+  const Events& events;  // told on rank 0 alone
+  const TrainOptions& options;
+  std::int64_t steps = 0;
+  std::int64_t steps_per_epoch = 0;
+  std::optional<ParameterSet> weights = {};   // to begin with
+  std::optional<Checkpoint> checkpoint = {};  // to go on from
+  std::optional<OutputFolder> folder = {};    // on rank 0
+  std::vector<std::string> warnings = {};
+  std::chrono::steady_clock::time_point began = {};
+  TrainResult result = {};
+
+  std::int64_t first_step() const { return checkpoint ? checkpoint->state.step : 0; }
+  // Of training, what was before a resume included.
+  double seconds() const {
+    const double before = checkpoint ? checkpoint->state.seconds : 0;
+    return before + std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+
+  bool speaks() const { return options.world == nullptr || options.world->rank() == Rank{0}; }
+};
+
+struct StepResult {
+  double loss = 0;
+  std::int64_t rows = 0;
+  event::StepTimes times = {};
+  std::vector<NamedNumber> metrics = {};
+  std::vector<StepSpan> spans = {};  // of this process
+  bool is_interrupted = false;       // on any process
+};
+
+// Carries out a run's steps, one by one. With a world, all processes make the same calls.
+class Stepper {
+ public:
+  virtual ~Stepper() = default;
+
+  // In a line, for people.
+  virtual std::string describe() const = 0;
+  // The first step is the one after so many.
+  virtual void begin(std::int64_t steps_taken) = 0;
+  // With the optimizer's own rate times a factor; returns the rate.
+  virtual double set_rate(double factor) = 0;
+  virtual StepResult step(bool is_interrupted) = 0;
+  virtual Evaluation evaluate(const Dataset& rows) = 0;
+  // For checkpoints: on rank 0 all that the next step depends on.
+  virtual void save(ParameterSet& arrays) = 0;
+  virtual void restore(const ParameterSet& arrays) = 0;
+};
+
+// Once nothing is left that could be refused: the output folder is the run's from now on, and events begin. `engine`
+// says in a line what carries the run out.
+void start(Training& training, const std::string& engine);
+
+// From the beginning, or where the checkpoint ends, to the end of the run.
+void run_steps(Training& training, Stepper& stepper);
+
+// --- a strategy's own, in a file each ---
+
+// Local, and DataParallel with AllReduce.
+void fit_data_parallel(Training& training);
+
+}  // namespace tutti::detail
