@@ -65,6 +65,10 @@ CommandOption CommandLine::option(const std::string& name, std::string& value, c
   return CommandOption(*option);
 }
 
+CommandOption CommandLine::option(const std::string& name, std::vector<std::string>& values, const std::string& help) {
+  return CommandOption(*app_->add_option(name, values, help)->expected(1)->take_all());
+}
+
 CommandOption CommandLine::option(const std::string& name, double& value, const std::string& help) {
   return CommandOption(*app_->add_option(name, value, help)->capture_default_str());
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cli/measure.hpp"
 
@@ -44,6 +45,8 @@ class CommandLine {
 
   // `name` is "--port", or "-n,--processes". The value there is shown as the default, unless it is empty.
   CommandOption option(const std::string& name, std::string& value, const std::string& help);
+  // May be given several times.
+  CommandOption option(const std::string& name, std::vector<std::string>& values, const std::string& help);
   CommandOption option(const std::string& name, double& value, const std::string& help);
   CommandOption option(const std::string& name, int& value, int least, int most, const std::string& help);
   // A word without an option before it; empty where it is not there.

@@ -24,7 +24,12 @@ namespace {
 constexpr Verb kVerbs[] = {
     {"bench", "times what ranks do together, by size, ranks and algorithm", run_bench, true},
     {"check", "reads a run file, and tells what would run", run_check, false, true},
+    {"eval", "evaluates what a run has learnt", run_eval, false, true},
+    {"export", "writes what a run has learnt as safetensors or npz", run_export, false, true},
+    {"fetch", "fetches data to learn from", run_fetch, false, true},
     {"launch", "starts the ranks of a job as processes, and ends them together", run_launch},
+    {"predict", "computes what a run has learnt to say of rows", run_predict, false, true},
+    {"train", "trains what a run file describes", run_train, true, true},
 };
 
 // Where a verb needs libtorch, or this process is one of several, it goes on as the program beside it that has
@@ -45,10 +50,15 @@ void explain_yourself() {
   for (const Verb& verb : kVerbs) fmt::print("  {:<10} {}\n", verb.name, verb.summary);
   fmt::print(
       "\nexamples:\n"
+      "  tutti train examples/fashion_mnist.json\n"
+      "  tutti train examples/fashion_mnist.json --set train.epochs=5 --output runs/longer\n"
+      "  tutti eval runs/first\n"
+      "  tutti export runs/first weights.safetensors\n"
       "  tutti check examples/fashion_mnist.json\n"
       "  tutti bench all-reduce --ranks 2,4 --bytes 1KiB,4MiB,64MiB\n"
       "  tutti bench all-reduce --ranks 2,4,8 --bytes 1KiB,64MiB --explain\n"
       "  tutti launch --processes 4 -- ./my_program\n"
+      "  tutti launch --processes 2 -- train examples/fashion_mnist.json\n"
       "  tutti launch --processes 4 -- bench all-reduce\n"
       "\n'tutti <verb> --help' tells a verb's options, 'tutti --version' the version.\n");
 }

@@ -48,6 +48,12 @@ void run_on_ranks(const std::vector<int>& counts, const std::function<void(Commu
   for (const int ranks : counts) run_ranks(ranks, f, {.shared_memory = options.shared_memory});
 }
 
+void run_with_processes(const std::function<void(Communicator*)>& f) {
+  const std::optional<ProcessPlace> place = own_place();
+  if (!place || place->size == 1) return f(nullptr);
+  run_rank(join(*place, {}), [&](Communicator& world) { f(&world); });
+}
+
 void tell_misuse_once(const std::function<void()>& work) {
   try {
     work();

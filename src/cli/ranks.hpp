@@ -32,6 +32,9 @@ struct RanksOptions {
 void run_on_ranks(const std::vector<int>& counts, const std::function<void(Communicator&)>& f,
                   const RanksOptions& options = {});
 
+// Runs it once: with the world of the processes that a launcher started, or with none where this one is alone.
+void run_with_processes(const std::function<void(Communicator* world)>& f);
+
 // Runs a verb's work. All processes of a job get the same arguments, so rank 0 tells of misuse, and the others end with
 // its exit code.
 void tell_misuse_once(const std::function<void()>& work);

@@ -26,7 +26,12 @@ void run_bench(Arguments arguments);
 void run_bench_all_reduce(Arguments arguments);
 void run_bench_ping_pong(Arguments arguments);
 void run_check(Arguments arguments);
+void run_eval(Arguments arguments);
+void run_export(Arguments arguments);
+void run_fetch(Arguments arguments);
 void run_launch(Arguments arguments);
+void run_predict(Arguments arguments);
+void run_train(Arguments arguments);
 
 // Thrown by a verb that has said all there is to say, and ends with an exit code of its own.
 struct Ended {

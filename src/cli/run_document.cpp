@@ -1,0 +1,59 @@
+#include "cli/run_document.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/base/error.hpp>
+#include <tutti/base/json.hpp>
+
+namespace tutti::cli {
+
+namespace fs = std::filesystem;
+
+void RunDocument::add_to(CommandLine& line) {
+  line.positional("run", named_, "the run file, or the output folder of a run");
+  line.option("--set", sets_, "another value for the run file, as in train.epochs=5; may be given several times");
+}
+
+void RunDocument::add_output_to(CommandLine& line) {
+  line.option("--output", output_, "the folder to write to, in place of the run file's");
+}
+
+// A folder stands for the run file that a run has left in it.
+fs::path RunDocument::file() const {
+  if (named_.empty()) throw UsageError(fmt::format("expected a run file: tutti {} run.json", verb_));
+  std::error_code problem;
+  if (!fs::is_directory(named_, problem)) return named_;
+  fs::path inside = fs::path(named_) / "run.json";
+  if (!fs::exists(inside, problem))
+    throw UsageError(fmt::format("{} is a folder without a run in it: there is no run.json", named_));
+  return inside;
+}
+
+Run RunDocument::read() const {
+  JsonDocument document = JsonDocument::read_file(file());
+  for (const std::string& set : sets_) {
+    const std::size_t equals = set.find('=');
+    if (equals == std::string::npos)
+      throw UsageError(fmt::format("--set {}: expected a path and a value, as in train.epochs=5", set));
+    document = document.with(set.substr(0, equals), set.substr(equals + 1));
+  }
+  if (!output_.empty()) document = document.with("output", nlohmann::json(output_).dump());
+  return read_run(document.root());
+}
+
+std::string RunDocument::words() const {
+  std::string words = shell_word(named_);
+  for (const std::string& set : sets_) words += " --set " + shell_word(set);
+  if (!output_.empty()) words += " --output " + shell_word(output_);
+  return words;
+}
+
+std::string shell_word(const std::string& word) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char letter : word) quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return quoted + "'";
+}
+
+}  // namespace tutti::cli

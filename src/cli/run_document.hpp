@@ -1,0 +1,44 @@
+// A run file as the command line names it: with values that --set gives, found by its own path or by its output folder.
+//
+//   RunDocument source;
+//   source.add_to(line);                              // the file, --set, --output
+//   if (!line.parse(arguments)) return;
+//   const Run run = source.read();
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <tutti/train/run.hpp>
+
+#include "cli/command_line.hpp"
+
+namespace tutti::cli {
+
+class RunDocument {
+ public:
+  explicit RunDocument(std::string verb) : verb_(std::move(verb)) {}
+
+  void add_to(CommandLine& line);
+  void add_output_to(CommandLine& line);
+
+  // A UsageError where no file was named.
+  Run read() const;
+
+  // The words that name the same run again, for people to type.
+  std::string words() const;
+
+ private:
+  std::filesystem::path file() const;
+
+  std::string verb_;
+  std::string named_;
+  std::vector<std::string> sets_;
+  std::string output_;
+};
+
+// As a shell reads it back: quoted where it must be.
+std::string shell_word(const std::string& word);
+
+}  // namespace tutti::cli

@@ -1,0 +1,24 @@
+// The rows that --split names.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/data/dataset.hpp>
+
+namespace tutti::cli {
+
+// A UsageError where there is no such part, or the data has none.
+inline std::shared_ptr<const Dataset> rows_of_split(const DataSplits& data, const std::string& name) {
+  if (name != "train" && name != "validation" && name != "test")
+    throw UsageError(fmt::format("--split: expected train, validation or test, found '{}'", name));
+  const std::shared_ptr<const Dataset>& rows = name == "train"        ? data.train
+                                               : name == "validation" ? data.validation
+                                                                      : data.test;
+  if (!rows) throw UsageError(fmt::format("--split: the data has no rows for {}", name));
+  return rows;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,97 @@
+// `tutti train run.json`: trains what a run file describes, on this process or as one of several.
+#include <csignal>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/report/metrics_file.hpp>
+#include <tutti/report/progress_report.hpp>
+#include <tutti/report/tensorboard_file.hpp>
+#include <tutti/report/trace_file.hpp>
+#include <tutti/train/trainer.hpp>
+
+#include "cli/command_line.hpp"
+#include "cli/interruption.hpp"
+#include "cli/ranks.hpp"
+#include "cli/run_document.hpp"
+#include "cli/verb.hpp"
+
+namespace tutti::cli {
+namespace {
+
+using Reason = event::RunEnded::Reason;
+
+struct TrainRequest {
+  bool resume = false;
+  bool quiet = false;
+  bool json = false;
+  std::string from;
+  std::string trace;
+};
+
+Events observers(const Run& run, const TrainRequest& request) {
+  Events events;
+  const ProgressMode mode = request.json    ? ProgressMode::json
+                            : request.quiet ? ProgressMode::quiet
+                                            : ProgressMode::automatic;
+  events.add(std::make_shared<ProgressReport>(ProgressOptions{.mode = mode}));
+  events.add(std::make_shared<MetricsFile>(run.output, MetricsFileOptions{.every_steps = run.train.log_every}));
+  events.add(std::make_shared<TensorBoardFile>(run.output, TensorBoardFileOptions{.every_steps = run.train.log_every}));
+  if (!request.trace.empty()) events.add(std::make_shared<TraceFile>(request.trace));
+  return events;
+}
+
+void tell_result(const TrainResult& result, const TrainRequest& request, const RunDocument& source) {
+  if (result.reason == Reason::interrupted) {
+    fmt::print(request.json ? stderr : stdout, "{} of {} steps are done; to go on: tutti train {} --resume\n",
+               result.step, result.steps, source.words());
+    return;
+  }
+  if (request.json || request.quiet) return;
+  if (result.step == result.steps && result.last_checkpoint.empty())
+    fmt::print("all {} steps were taken before; train.epochs or train.steps may ask for more\n", result.steps);
+  if (result.best.value)
+    fmt::print("best: {} {:.4f}, after step {}\n", result.best_of, *result.best.value, result.best.step);
+}
+
+}  // namespace
+
+void run_train(Arguments arguments) {
+  RunDocument source("train");
+  TrainRequest request;
+  CommandLine line("Trains what a run file describes: evaluates, reports, and writes checkpoints as it goes.",
+                   "tutti train");
+  source.add_to(line);
+  line.flag("--resume", request.resume, "go on from the last checkpoint in the output folder");
+  line.option("--from", request.from, "begin with the weights of this safetensors file");
+  source.add_output_to(line);
+  line.option("--trace", request.trace, "write a timeline of all replicas to this file, for ui.perfetto.dev");
+  const CommandOption quiet = line.flag("--quiet", request.quiet, "tell warnings and the end alone");
+  line.flag("--json", request.json, "tell what happens as JSON, an object on a line").excludes(quiet);
+  if (!line.parse(arguments)) return;
+
+  const Interruption interruption;
+  tell_misuse_once([&] {
+    const Run run = source.read();
+    if (const auto place = own_place()) {
+      if (const auto why = why_not_trainable(run, place->size)) throw UsageError(*why);
+    }
+    bool is_interrupted = false;
+    run_with_processes([&](Communicator* world) {
+      const bool speaks = world == nullptr || world->rank() == Rank{0};
+      const TrainResult result = train(run, speaks ? observers(run, request) : Events(),
+                                       {.world = world,
+                                        .resume = request.resume,
+                                        .from = request.from,
+                                        .is_interrupted = [&] { return interruption.is_wanted(); },
+                                        .trace = !request.trace.empty()});
+      if (speaks) tell_result(result, request, source);
+      is_interrupted = result.reason == Reason::interrupted;
+    });
+    // As a shell tells it where a signal ended a program; another process may have got it.
+    if (is_interrupted) throw Ended{128 + (interruption.is_wanted() ? interruption.signal() : SIGINT)};
+  });
+}
+
+}  // namespace tutti::cli

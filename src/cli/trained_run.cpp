@@ -1,0 +1,59 @@
+#include "cli/trained_run.hpp"
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/base/safetensors.hpp>
+#include <tutti/nn/tensor_set.hpp>
+#include <tutti/train/checkpoint.hpp>
+
+namespace tutti::cli {
+
+namespace fs = std::filesystem;
+
+void TrainedRun::add_to(CommandLine& line) {
+  source_.add_to(line);
+  line.option("--weights", which_, "best, last, or a safetensors file");
+  line.option("--replica", replica_, 0, 65535, "whose, where replicas have parameters of their own");
+}
+
+// The best is the one that the last checkpoint says is.
+fs::path TrainedRun::find_file() const {
+  if (which_ != "best" && which_ != "last") return which_;
+  const CheckpointFolder folder(fs::path(run_->output) / "checkpoints", run_->checkpoints);
+  const std::vector<CheckpointFile> files = folder.files();
+  if (files.empty()) {
+    throw UsageError(
+        fmt::format("there is no checkpoint in {}; 'tutti train' writes them, --weights names a file", run_->output));
+  }
+  if (which_ == "last") return files.back().path;
+  std::vector<std::string> problems;
+  const std::optional<Checkpoint> last = folder.read_last(problems);
+  for (const std::string& problem : problems) fmt::print(stderr, "tutti: warning: {}\n", problem);
+  if (!last) throw Error(fmt::format("no checkpoint in {} can be read", run_->output));
+  fs::path found = files.back().path;
+  for (const CheckpointFile& file : files) {
+    if (file.step == last->state.step) found = file.path;
+  }
+  for (const CheckpointFile& file : files) {
+    if (last->state.best.value && file.step == last->state.best.step) found = file.path;
+  }
+  return found;
+}
+
+void TrainedRun::load() {
+  run_ = source_.read();
+  file_ = find_file();
+  weights_ = weights_of_replica(read_safetensors(file_).parameters, replica_);
+  module_ = std::make_shared<GraphModule>(run_->graph, run_->seed);
+  try {
+    fill_module(weights_, *module_);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{} has not the weights of this graph: {}", file_.string(), error.what()));
+  }
+  // In the order of the graph, and what is the graph's alone.
+  ParameterSet all;
+  add_module(all, *module_);
+  weights_ = std::move(all);
+}
+
+}  // namespace tutti::cli
