@@ -107,10 +107,9 @@ TEST(Loader, TellsTheCallerWhatIsWrongWithARow) {
 TEST(Loader, RefusesWhatDoesNotFit) {
   EXPECT_EQ(testing::usage_error([] { Loader loader(squares(5), {.sampler = {.rows = 4, .batch_size = 2}}); }),
             "expected a sampler of the dataset's 5 rows, found one of 4");
-  EXPECT_EQ(testing::usage_error(
-                [] {
-                  Loader loader(squares(5), {.sampler = {.rows = 5, .batch_size = 2}, .shards = {2, 1, 2}});
-                }),
+  EXPECT_EQ(testing::usage_error([] {
+              Loader loader(squares(5), {.sampler = {.rows = 5, .batch_size = 2}, .shards = {2, 1, 2}});
+            }),
             "there are no 1 shards from 2 on among 2");
 }
 

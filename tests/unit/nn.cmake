@@ -1,6 +1,6 @@
 if(TUTTI_WITH_TORCH)
   tutti_test(unit/data_parallel_tests LINKS tutti_nn TORCH
-             SOURCES unit/data_parallel_test.cpp unit/data_parallel_modules_test.cpp unit/data_parallel_misuse_test.cpp
+             SOURCES unit/data_parallel_test.cpp unit/data_parallel_modules_test.cpp unit/data_parallel_misuse_test.cpp unit/data_parallel_private_test.cpp
                      unit/torch_optimizer_test.cpp)
   tutti_test(unit/distributed_tests LINKS tutti_nn TORCH
              SOURCES unit/distributed_module_test.cpp unit/distributed_failures_test.cpp unit/synced_module_test.cpp
