@@ -21,6 +21,7 @@
 #include "cli/graph_picture.hpp"
 #include "cli/memory.hpp"
 #include "cli/process.hpp"
+#include "cli/run_document.hpp"
 #include "cli/units.hpp"
 #include "cli/verb.hpp"
 
@@ -159,7 +160,7 @@ constexpr std::size_t kTrialsOfThreads = 3;
 
 // What a few steps of it take, tried by a process of its own; at least what can be counted, where they cannot be tried.
 // `problem` is what went wrong with them.
-std::string memory_of(const std::string& file, const Run& run, const Footprint& footprint, std::string& problem) {
+std::string memory_of(const RunDocument& source, const Run& run, const Footprint& footprint, std::string& problem) {
   const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
   if (why_not_trainable(run, 1)) return least + " (not tried: nothing carries this strategy out yet)";
   constexpr std::int64_t kMostReplicas = 256;
@@ -172,9 +173,9 @@ std::string memory_of(const std::string& file, const Run& run, const Footprint& 
   try {
     std::vector<double> tried(footprint.replicas > 1 ? kTrialsOfThreads : 1);
     for (double& bytes : tried) {
-      const Output output = cli::run({.words = {own_path(), "check", std::filesystem::absolute(file), "--trial"},
-                                      .environment = {"TUTTI_QUIET=1"}},
-                                     kTrialDeadline, signals);
+      std::vector<std::string> words = source.arguments();
+      words.insert(words.begin(), {own_path(), "check", "--trial"});
+      const Output output = cli::run({.words = words, .environment = {"TUTTI_QUIET=1"}}, kTrialDeadline, signals);
       bytes = std::stod(output.text);
     }
     std::ranges::sort(tried);
@@ -195,22 +196,21 @@ std::string memory_of(const std::string& file, const Run& run, const Footprint& 
 }  // namespace
 
 void run_check(Arguments arguments) {
-  std::string file;
+  RunDocument source("check");
   std::string picture;
   bool is_quick = false;
   bool is_trial = false;
   CommandLine line("Reads a run file, and tells what would run: nodes, shapes, parameters, strategies, memory.",
                    "tutti check");
-  line.positional("run", file, "the run file");
+  source.add_to(line);
   line.flag("--quick", is_quick, "do not try how much memory a few steps take");
   line.flag("--trial", is_trial, "try it, and print the bytes").hide();
   line.option("--dot", picture, "write the graph to this file, for Graphviz");
   if (!line.parse(arguments)) return;
-  if (file.empty()) throw UsageError("expected a run file: tutti check run.json");
-  const Run run = read_run(JsonDocument::read_file(file).root());
+  const Run run = source.read();
   if (is_trial) return print_trial(run);
   std::error_code problem;
-  if (!picture.empty() && std::filesystem::equivalent(picture, file, problem))
+  if (!picture.empty() && std::filesystem::equivalent(picture, source.file(), problem))
     throw UsageError(fmt::format("--dot: {} is the run file itself", picture));
   if (picture == "-") {  // the picture alone, for a pipe
     fmt::print("{}", to_dot(run.graph));
@@ -221,7 +221,7 @@ void run_check(Arguments arguments) {
   const Footprint footprint = footprint_of(run);
   std::string failure;
   const std::string memory = is_quick ? fmt::format("at least {}, not tried", in_bytes(footprint.total()))
-                                      : memory_of(file, run, footprint, failure);
+                                      : memory_of(source, run, footprint, failure);
   print_summary(run, footprint, memory);
   for (const std::string& warning : run.warnings) fmt::print(stderr, "tutti: warning: {}\n", warning);
   if (!failure.empty()) throw Error(failure);

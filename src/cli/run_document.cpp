@@ -41,11 +41,17 @@ Run RunDocument::read() const {
   return read_run(document.root());
 }
 
-std::string RunDocument::words() const {
-  std::string words = shell_word(named_);
-  for (const std::string& set : sets_) words += " --set " + shell_word(set);
-  if (!output_.empty()) words += " --output " + shell_word(output_);
+std::vector<std::string> RunDocument::arguments() const {
+  std::vector<std::string> words{named_};
+  for (const std::string& set : sets_) words.insert(words.end(), {"--set", set});
+  if (!output_.empty()) words.insert(words.end(), {"--output", output_});
   return words;
+}
+
+std::string RunDocument::words() const {
+  std::string text;
+  for (const std::string& word : arguments()) text += (text.empty() ? "" : " ") + shell_word(word);
+  return text;
 }
 
 std::string shell_word(const std::string& word) {

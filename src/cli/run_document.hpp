@@ -26,12 +26,14 @@ class RunDocument {
   // A UsageError where no file was named.
   Run read() const;
 
-  // The words that name the same run again, for people to type.
+  // The words that name the same run again: as arguments, and for people to type.
+  std::vector<std::string> arguments() const;
   std::string words() const;
 
- private:
+  // Where the run file lies.
   std::filesystem::path file() const;
 
+ private:
   std::string verb_;
   std::string named_;
   std::vector<std::string> sets_;

@@ -7,7 +7,26 @@ root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/unit/expect.sh
 source "$root/tests/unit/expect.sh"
 tutti=$1
-file=$root/examples/fashion_mnist.json
+file=$scratch/mlp.json
+cat >"$file" <<'END'
+// An MLP on Fashion-MNIST, on two replicas.
+{ "seed": 7,
+  "data": {"source": "fashion_mnist", "batch_size": 128},
+  "graph": {
+    "inputs": {"image": [1, 28, 28]},
+    "nodes": [
+      {"id": "flat",   "op": "flatten", "inputs": ["image"]},
+      {"id": "hidden", "op": "linear",  "inputs": ["flat"], "units": 256},
+      {"id": "act",    "op": "relu",    "inputs": ["hidden"]},
+      {"id": "logits", "op": "linear",  "inputs": ["act"], "units": 10}],
+    "outputs": ["logits"],
+    "strategy": {"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}} },
+  "loss": "cross_entropy",
+  "metrics": ["accuracy"],
+  "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
+  "train": {"epochs": 3},
+  "output": "runs/first" }
+END
 
 expect 0 "hidden  linear   [256]           200,960  DataParallel" "$tutti" check "$file" --quick
 expect 0 "parameters  203,530" "$tutti" check "$file" --quick
@@ -52,6 +71,8 @@ sed 's/"outputs": \["logits"\]/"outputs": ["logits", "aux"]/
 expect 0 "warning: the node 'aux' is computed and not trained: the loss is of the first output, 'logits'" \
   "$tutti" check "$scratch/heads.json" --quick
 expect 0 "train       3 epochs, into runs/first" "$tutti" check "$file" --quick
+expect 0 "train       5 epochs, into runs/first" "$tutti" check "$file" --quick --set train.epochs=5
+expect 0 "parameters 398 KiB" "$tutti" check "$file" --set graph.hidden.units=128
 expect 0 "optimizer   sgd, lr 0.1" "$tutti" check "$file" --quick
 expect 0 '"input image" -> "flat";' "$tutti" check "$file" --dot -
 cp "$file" "$scratch/mine.json"

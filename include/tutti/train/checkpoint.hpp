@@ -6,7 +6,7 @@
 //   std::optional<Checkpoint> last = folder.read_last(problems);       // the newest that is whole
 //
 // A checkpoint is a safetensors file with a checksum: parameters and buffers under their own names, what else the next
-// step depends on under names with a slash (docs/checkpoints.md), and the rest as JSON in the metadata. It does not
+// step depends on under names with a slash (docs/train.md), and the rest as JSON in the metadata. It does not
 // depend on the number of replicas or processes. `last.safetensors` and `best.safetensors` are links.
 #pragma once
 
