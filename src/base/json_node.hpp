@@ -4,6 +4,7 @@
 // line and column are counted once an error needs them.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <filesystem>
@@ -71,6 +72,20 @@ std::string printable(std::string_view text);
 // The same, cut off where it is long.
 std::string shown(std::string_view text);
 std::string in_quotes(std::string_view text);
+// The text alone, cut off there.
+std::string cut_off(std::string_view text);
+
+// What stands there, for messages: "an object", "\"adam\"".
+std::string found(const JsonNode& node);
+UsageError error_in(std::string_view place, std::string_view path, std::string_view what);
+std::string missing_key(std::string_view key, const std::vector<std::string>& keys);
+
+std::vector<std::string> keys_of(const JsonNode& object);
+template <typename Node>
+Node* find_member(Node& object, std::string_view key) {
+  const auto member = std::ranges::find(object.children, key, &JsonNode::key);
+  return member == object.children.end() ? nullptr : &*member;
+}
 
 // The number that all of `text` is, if the type can hold it.
 template <typename Number>

@@ -10,7 +10,7 @@ if(TUTTI_WITH_TORCH)
     endif()
   endforeach()
   tutti_test(unit/data_tests LINKS tutti_train ZLIB::ZLIB TORCH
-             SOURCES unit/data_dataset_test.cpp unit/data_examples_test.cpp unit/data_loader_test.cpp unit/data_options_test.cpp
+             SOURCES unit/data_dataset_test.cpp unit/data_examples_test.cpp unit/data_inputs_test.cpp unit/data_loader_test.cpp unit/data_options_test.cpp
                      unit/data_sources_test.cpp)
   target_compile_definitions(unit_data_tests PRIVATE TUTTI_EXAMPLES="${PROJECT_SOURCE_DIR}/examples")
   if(NOT TUTTI_SANITIZE)

@@ -63,6 +63,19 @@ TEST(Prefetch, RethrowsInPlaceOfWhatCouldNotBeMade) {
   EXPECT_EQ(things.next(), 3);
 }
 
+TEST(Prefetch, SaysWhereNothingComesInTime) {
+  std::atomic<bool> may_go_on{false};
+  Prefetch<int> things(
+      [&](std::int64_t number) {
+        may_go_on.wait(false);
+        return static_cast<int>(number);
+      },
+      {.deadline = std::chrono::milliseconds(1)});
+  EXPECT_EQ(failure_of(things), "the data is late: nothing came within 0 s");
+  may_go_on = true;
+  may_go_on.notify_all();
+}
+
 TEST(Prefetch, EndsAtOnceWhateverLiesReady) {
   for (int round = 0; round < 50; ++round) {
     Prefetch<std::unique_ptr<int>> things([](std::int64_t) { return std::make_unique<int>(1); },

@@ -4,10 +4,11 @@
 //   Picture picture = pictures.next();     // 0, which may be there already
 //   pictures.start_at(100);                // what was made ahead is thrown away
 //
-// An exception ends the thread. It reaches the caller in place of the thing that could not be made, after all before
-// it; asked again, the caller gets it again.
+// Who waits for one longer than the deadline gets an Error. An exception ends the thread. It reaches the caller in
+// place of the thing that could not be made, after all before it; asked again, the caller gets it again.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,8 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
+#include <tutti/base/deadline.hpp>
 #include <tutti/base/error.hpp>
 
 namespace tutti {
@@ -26,6 +29,7 @@ namespace tutti {
 struct PrefetchOptions {
   std::size_t ahead = 4;  // so many lie ready at most
   std::int64_t first = 0;
+  Duration deadline = kDefaultDeadline;  // for the next one
 };
 
 // One thread at a time calls it; another calls `make`.
@@ -34,7 +38,8 @@ class Prefetch {
  public:
   using Make = std::function<T(std::int64_t number)>;
 
-  explicit Prefetch(Make make, PrefetchOptions options = {}) : make_(std::move(make)), ahead_(options.ahead) {
+  explicit Prefetch(Make make, PrefetchOptions options = {})
+      : make_(std::move(make)), ahead_(options.ahead), deadline_(options.deadline) {
     if (ahead_ == 0) throw UsageError("expected at least 1 to be made ahead, found 0");
     start_at(options.first);
   }
@@ -52,7 +57,9 @@ class Prefetch {
 
   T next() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !ready_.empty() || failure_; });
+    if (!changed_.wait_for(lock, deadline_, [&] { return !ready_.empty() || failure_; }))
+      throw Error(fmt::format("the data is late: nothing came within {} s",
+                              std::chrono::duration_cast<std::chrono::seconds>(deadline_).count()));
     if (ready_.empty()) std::rethrow_exception(failure_);
     T thing = std::move(ready_.front());
     ready_.pop_front();
@@ -92,6 +99,7 @@ class Prefetch {
 
   Make make_;
   std::size_t ahead_;
+  Duration deadline_;
   std::mutex mutex_;
   std::condition_variable_any changed_;  // there is one more, one less, or a failure
   std::deque<T> ready_;
