@@ -2,7 +2,6 @@
 // plain loop, and two replicas that never talk; what tutti's memory is; whether its losses are PyTorch's; and what a
 // network learns where gradients travel compressed.
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +14,6 @@
 
 #include "cli/arguments.hpp"
 #include "cli/command_line.hpp"
-#include "cli/process.hpp"
 #include "data_parallel_report.hpp"
 #include "data_parallel_result.hpp"
 #include "turns.hpp"
@@ -97,16 +95,6 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   request.losses = std::ranges::count(wanted, "losses") > 0;
   request.accuracy = std::ranges::count(wanted, "accuracy") > 0;
   return true;
-}
-
-// The same for all engines: OpenBLAS, and the kernels that tutti chooses for it where it chooses badly itself.
-std::vector<std::string> blas_environment() {
-  cli::Signals signals;
-  const cli::Output output = cli::run({.words = {beside(kEngines), "--kernels"}, .environment = {"TUTTI_QUIET=1"}},
-                                      std::chrono::minutes(1), signals);
-  const std::string kernels = output.text.substr(0, output.text.find('\n'));
-  if (kernels.empty()) return {};
-  return {"OPENBLAS_CORETYPE=" + kernels};
 }
 
 // What is measured in one process, with so many threads for BLAS and OpenMP.

@@ -36,9 +36,12 @@ void run_turn(const Turn& turn, const RunOptions& options, const std::filesystem
   if (!std::filesystem::exists(command.words[0]))
     throw Error(fmt::format("{} was not built; are all packages installed that setup/packages.txt lists for bench?",
                             command.words[0]));
+  const auto began = std::chrono::steady_clock::now();
   const cli::Output output = cli::run(command, std::chrono::seconds(options.deadline_seconds), signals);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began;
   try {
     turn.take(output.text);
+    if (turn.took) turn.took(elapsed.count());
   } catch (const std::exception& error) {
     throw Error(fmt::format("'{}': {}", command.text(), error.what()));
   }
@@ -48,7 +51,7 @@ void run_turn(const Turn& turn, const RunOptions& options, const std::filesystem
 
 void add_run_options(cli::CommandLine& line, RunOptions& options) {
   line.option("--passes", options.passes, 1, 1000, "how often each engine has its turn");
-  line.seconds(options.seconds);
+  if (options.seconds > 0) line.seconds(options.seconds);
   line.option("--deadline", options.deadline_seconds, 1, 86400, "seconds after which an engine's turn is given up");
   line.flag("--json", options.json, "print one JSON object a line, and no table");
 }
@@ -87,6 +90,16 @@ std::vector<std::string> take_turns(const std::vector<std::vector<Turn>>& groups
     }
   }
   return failures;
+}
+
+std::vector<std::string> blas_environment() {
+  cli::Signals signals;
+  const cli::Output output =
+      cli::run({.words = {beside("data_parallel_engines"), "--kernels"}, .environment = {"TUTTI_QUIET=1"}},
+               std::chrono::minutes(1), signals);
+  const std::string kernels = output.text.substr(0, output.text.find('\n'));
+  if (kernels.empty()) return {};
+  return {"OPENBLAS_CORETYPE=" + kernels};
 }
 
 std::filesystem::path beside(std::string_view name) { return cli::own_path().parent_path() / name; }

@@ -27,12 +27,14 @@ struct Turn {
   std::vector<std::string> environment = {};
   // Takes what it printed; throws where that is not what was asked for.
   std::function<void(const std::string& text)> take;
+  // Takes how long it ran, from its start to its end, where that was what was asked for.
+  std::function<void(double seconds)> took = {};
   bool once = false;  // in the first pass only
 };
 
 struct RunOptions {
   int passes = 3;
-  double seconds = 0.3;  // for each point of a pass
+  double seconds = 0.3;  // for each point of a pass; 0 where that is as long as it takes, and nobody can choose
   int deadline_seconds = 300;
   bool json = false;
 };
@@ -42,6 +44,10 @@ void add_run_options(cli::CommandLine& line, RunOptions& options);
 
 // A turn that fails is told at once, has no more in later passes, and is a sentence in what is returned.
 std::vector<std::string> take_turns(const std::vector<std::vector<Turn>>& groups, const RunOptions& options);
+
+// For engines that compute with BLAS, the same for all: the kernels that tutti chooses for OpenBLAS where it chooses
+// badly itself. The program data_parallel_engines tells.
+std::vector<std::string> blas_environment();
 
 // A program of the build, beside this one.
 std::filesystem::path beside(std::string_view name);

@@ -24,7 +24,11 @@ if(NOT TUTTI_SANITIZE)
   target_link_libraries(bench_data_parallel_driver PRIVATE tutti_bench_reports tutti_strategy tutti_flags)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_data_parallel
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_data_parallel_test.sh $<TARGET_FILE:bench_data_parallel_driver>)
-  set_tests_properties(${TUTTI_TEST_PREFIX}bench_data_parallel PROPERTIES LABELS unit TIMEOUT 300)
+  add_executable(bench_train_driver ${PROJECT_SOURCE_DIR}/benchmarks/train.cpp ${PROJECT_SOURCE_DIR}/benchmarks/turns.cpp)
+  target_link_libraries(bench_train_driver PRIVATE tutti_bench_reports tutti_flags)
+  add_test(NAME ${TUTTI_TEST_PREFIX}bench_train
+           COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_train_test.sh $<TARGET_FILE:bench_train_driver>)
+  set_tests_properties(${TUTTI_TEST_PREFIX}bench_data_parallel ${TUTTI_TEST_PREFIX}bench_train PROPERTIES LABELS unit TIMEOUT 300)
 endif()
 tutti_test(unit/ping_pong_test LINKS tutti_cli_support tutti_kernels)
 
