@@ -247,6 +247,14 @@ std::filesystem::path JsonValue::file_path() const {
   return file;
 }
 
+std::filesystem::path JsonValue::existing_file() const {
+  std::filesystem::path file = file_path();
+  std::error_code problem;
+  if (std::filesystem::exists(file, problem)) return file;
+  throw error(
+      fmt::format("there is no file '{}', neither beside the run file nor where this runs", detail::shown(string())));
+}
+
 const std::string& JsonValue::one_of(const std::vector<std::string>& names) const {
   if (is_string() && std::find(names.begin(), names.end(), node_->text) != names.end()) return node_->text;
   const std::string what = (names.size() > 2 ? "one of " : "") + list_in_quotes(names, " or ");

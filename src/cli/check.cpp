@@ -101,6 +101,12 @@ void print_nodes(const Graph& graph) {
   table.print();
 }
 
+std::string how_long(const RunTrain& train) {
+  if (!train.steps) return fmt::format("{} epochs", *train.epochs);
+  return train.epochs ? fmt::format("{} epochs or {} steps", *train.epochs, *train.steps)
+                      : fmt::format("{} steps", *train.steps);
+}
+
 void print_summary(const Run& run, const Footprint& footprint, const std::string& memory) {
   std::int64_t all = 0;
   std::int64_t frozen = 0;
@@ -112,8 +118,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
              frozen > 0 ? fmt::format(", {} of them frozen", in_groups(frozen)) : "");
   fmt::print("data        {}, {} rows a step\n", run.data.source, run.data.batch_size);
   fmt::print("loss        {}\n", run.loss_name);
-  fmt::print("train       {}{}{}, into {}\n",
-             run.train.epochs ? fmt::format("{} epochs", *run.train.epochs) : fmt::format("{} steps", *run.train.steps),
+  fmt::print("train       {}{}{}, into {}\n", how_long(run.train),
              run.train.clip_norm > 0 ? fmt::format(", gradients up to the norm {}", run.train.clip_norm) : "",
              run.train.accumulate > 1 ? fmt::format(", {} steps to an update", run.train.accumulate) : "", run.output);
   fmt::print("optimizer   {}, lr {}\n", to_string(run.optimizer),

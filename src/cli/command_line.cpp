@@ -66,7 +66,7 @@ CommandOption CommandLine::option(const std::string& name, std::string& value, c
 }
 
 CommandOption CommandLine::option(const std::string& name, std::vector<std::string>& values, const std::string& help) {
-  return CommandOption(*app_->add_option(name, values, help)->expected(1)->take_all());
+  return CommandOption(*app_->add_option(name, values, help)->take_all()->allow_extra_args(false));
 }
 
 CommandOption CommandLine::option(const std::string& name, double& value, const std::string& help) {

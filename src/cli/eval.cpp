@@ -44,6 +44,7 @@ void run_eval(Arguments arguments) {
   line.flag("--json", is_json, "print a JSON object");
   if (!line.parse(arguments)) return;
 
+  refuse_unless_split(split);
   trained.load();
   set_up_blas();
   const std::shared_ptr<const Dataset> rows = rows_of_split(open_data(trained.run()), split);

@@ -36,6 +36,7 @@ void run_predict(Arguments arguments) {
   if (!to.empty() && extension != ".csv" && extension != ".npy")
     throw UsageError(fmt::format("--to: expected a file that ends in .csv or .npy, found {}", to));
 
+  refuse_unless_split(split);
   trained.load();
   set_up_blas();
   const Run& run = trained.run();

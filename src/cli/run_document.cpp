@@ -15,7 +15,7 @@ void RunDocument::add_to(CommandLine& line) {
 }
 
 void RunDocument::add_output_to(CommandLine& line) {
-  line.option("--output", output_, "the folder to write to, in place of the run file's");
+  output_option_ = line.option("--output", output_, "the folder to write to, in place of the run file's");
 }
 
 // A folder stands for the run file that a run has left in it.
@@ -30,14 +30,20 @@ fs::path RunDocument::file() const {
 }
 
 Run RunDocument::read() const {
+  const auto in_quotes = [](const std::string& text) { return nlohmann::json(text).dump(); };
   JsonDocument document = JsonDocument::read_file(file());
+  // Of a folder that was named, that is the one, wherever it was when the run began.
+  std::error_code problem;
+  if (fs::is_directory(named_, problem)) document = document.with("output", in_quotes(named_));
   for (const std::string& set : sets_) {
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos)
       throw UsageError(fmt::format("--set {}: expected a path and a value, as in train.epochs=5", set));
     document = document.with(set.substr(0, equals), set.substr(equals + 1));
   }
-  if (!output_.empty()) document = document.with("output", nlohmann::json(output_).dump());
+  if (output_option_ && output_option_->was_given() && output_.empty())
+    throw UsageError("--output: expected a folder, found nothing");
+  if (!output_.empty()) document = document.with("output", in_quotes(output_));
   return read_run(document.root());
 }
 

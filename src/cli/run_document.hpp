@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ class RunDocument {
   std::string named_;
   std::vector<std::string> sets_;
   std::string output_;
+  std::optional<CommandOption> output_option_;
 };
 
 // As a shell reads it back: quoted where it must be.

@@ -10,10 +10,13 @@
 
 namespace tutti::cli {
 
-// A UsageError where there is no such part, or the data has none.
-inline std::shared_ptr<const Dataset> rows_of_split(const DataSplits& data, const std::string& name) {
+inline void refuse_unless_split(const std::string& name) {
   if (name != "train" && name != "validation" && name != "test")
     throw UsageError(fmt::format("--split: expected train, validation or test, found '{}'", name));
+}
+
+// A UsageError where the data has no such part.
+inline std::shared_ptr<const Dataset> rows_of_split(const DataSplits& data, const std::string& name) {
   const std::shared_ptr<const Dataset>& rows = name == "train"        ? data.train
                                                : name == "validation" ? data.validation
                                                                       : data.test;

@@ -42,17 +42,25 @@ Events observers(const Run& run, const TrainRequest& request) {
   return events;
 }
 
+// As it was started.
+std::string how_to_start() {
+  const std::optional<ProcessPlace> place = own_place();
+  if (!place) return "tutti train";
+  if (place->launcher == "tutti launch") return fmt::format("tutti launch --processes {} -- train", place->size);
+  return fmt::format("by {}: tutti train", place->launcher);
+}
+
 void tell_result(const TrainResult& result, const TrainRequest& request, const RunDocument& source) {
   if (result.reason == Reason::interrupted) {
-    fmt::print(request.json ? stderr : stdout, "{} of {} steps are done; to go on: tutti train {} --resume\n",
-               result.step, result.steps, source.words());
+    fmt::print(request.json ? stderr : stdout, "{} of {} steps are done; to go on: {} {} --resume\n", result.step,
+               result.steps, how_to_start(), source.words());
     return;
   }
   if (request.json || request.quiet) return;
   if (result.step == result.steps && result.last_checkpoint.empty())
     fmt::print("all {} steps were taken before; train.epochs or train.steps may ask for more\n", result.steps);
   if (result.best.value)
-    fmt::print("best: {} {:.4f}, after step {}\n", result.best_of, *result.best.value, result.best.step);
+    fmt::print("best: {} {:.4f}, after step {}\n", result.best.of, *result.best.value, result.best.step);
 }
 
 }  // namespace
@@ -72,13 +80,14 @@ void run_train(Arguments arguments) {
   if (!line.parse(arguments)) return;
 
   const Interruption interruption;
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is told may go; the run goes on
   tell_misuse_once([&] {
     const Run run = source.read();
     if (const auto place = own_place()) {
       if (const auto why = why_not_trainable(run, place->size)) throw UsageError(*why);
     }
     bool is_interrupted = false;
-    run_with_processes([&](Communicator* world) {
+    const auto train_it = [&](Communicator* world) {
       const bool speaks = world == nullptr || world->rank() == Rank{0};
       const TrainResult result = train(run, speaks ? observers(run, request) : Events(),
                                        {.world = world,
@@ -88,7 +97,12 @@ void run_train(Arguments arguments) {
                                         .trace = !request.trace.empty()});
       if (speaks) tell_result(result, request, source);
       is_interrupted = result.reason == Reason::interrupted;
-    });
+    };
+    try {
+      run_with_processes(train_it);
+    } catch (const ToldElsewhere&) {
+      throw Ended{0};  // the exit code of the job is that of the process that tells
+    }
     // As a shell tells it where a signal ended a program; another process may have got it.
     if (is_interrupted) throw Ended{128 + (interruption.is_wanted() ? interruption.signal() : SIGINT)};
   });

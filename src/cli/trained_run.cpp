@@ -1,5 +1,7 @@
 #include "cli/trained_run.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
 #include <tutti/base/safetensors.hpp>
@@ -18,26 +20,31 @@ void TrainedRun::add_to(CommandLine& line) {
 
 // The best is the one that the last checkpoint says is.
 fs::path TrainedRun::find_file() const {
-  if (which_ != "best" && which_ != "last") return which_;
+  if (which_ != "best" && which_ != "last") {
+    if (!fs::exists(which_)) throw UsageError(fmt::format("--weights {}: there is no such file", which_));
+    return which_;
+  }
   const CheckpointFolder folder(fs::path(run_->output) / "checkpoints", run_->checkpoints);
   const std::vector<CheckpointFile> files = folder.files();
   if (files.empty()) {
     throw UsageError(
         fmt::format("there is no checkpoint in {}; 'tutti train' writes them, --weights names a file", run_->output));
   }
-  if (which_ == "last") return files.back().path;
   std::vector<std::string> problems;
   const std::optional<Checkpoint> last = folder.read_last(problems);
   for (const std::string& problem : problems) fmt::print(stderr, "tutti: warning: {}\n", problem);
   if (!last) throw Error(fmt::format("no checkpoint in {} can be read", run_->output));
-  fs::path found = files.back().path;
-  for (const CheckpointFile& file : files) {
-    if (file.step == last->state.step) found = file.path;
+  const auto file_of = [&](std::int64_t step) {
+    const auto found = std::ranges::find(files, step, &CheckpointFile::step);
+    return found == files.end() ? fs::path() : found->path;
+  };
+  const fs::path best = which_ == "best" && last->state.best.value ? file_of(last->state.best.step) : fs::path();
+  if (!best.empty()) return best;
+  if (which_ == "best" && last->state.best.value) {
+    fmt::print(stderr, "tutti: warning: the best checkpoint, of step {}, was not kept: taking the last\n",
+               last->state.best.step);
   }
-  for (const CheckpointFile& file : files) {
-    if (last->state.best.value && file.step == last->state.best.step) found = file.path;
-  }
-  return found;
+  return file_of(last->state.step);
 }
 
 void TrainedRun::load() {

@@ -223,13 +223,13 @@ DataSource resolve_csv(const Options& options) {
   }
   const std::string wish = options.choice("target", {"class", "number"}, "");
 
-  CsvReader csv(options.at("file").file_path(), format);
+  CsvReader csv(options.at("file").existing_file(), format);
   const CsvColumns columns = columns_in(csv, options);
   CsvTable table = read_table(csv, columns);
   const CsvTarget target(csv, table, columns.label, wish);
   DataSplits splits{.train = csv_rows(csv, table, columns, target)};
   if (const std::optional<JsonValue> test_file = options.find("test_file")) {
-    CsvReader test(test_file->file_path(), format);
+    CsvReader test(test_file->existing_file(), format);
     if (test.column_names() != csv.column_names() || test.column_count() != csv.column_count())
       throw test.error("expected the columns of the file to train with");
     CsvTable test_table = read_table(test, columns);

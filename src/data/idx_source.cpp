@@ -12,14 +12,14 @@ namespace tutti::detail {
 namespace {
 
 DataSource resolve_idx(const Options& options) {
-  const IdxPair train{.images = options.at("train_images").file_path(),
-                      .labels = options.at("train_labels").file_path()};
+  const IdxPair train{.images = options.at("train_images").existing_file(),
+                      .labels = options.at("train_labels").existing_file()};
   std::optional<IdxPair> test;
   const std::optional<JsonValue> test_images = options.find("test_images");
   const std::optional<JsonValue> test_labels = options.find("test_labels");
   if (test_images.has_value() != test_labels.has_value())
     throw options.error("expected both test_images and test_labels, or none of them");
-  if (test_images) test = {.images = test_images->file_path(), .labels = test_labels->file_path()};
+  if (test_images) test = {.images = test_images->existing_file(), .labels = test_labels->existing_file()};
 
   const Shape shape = idx_row_shape(train.images);
   if (test && idx_row_shape(test->images) != shape) {

@@ -90,13 +90,13 @@ std::shared_ptr<const Dataset> npy_rows(const NpyPair& files, const torch::Tenso
 }
 
 DataSource resolve_npy(const Options& options) {
-  const NpyPair train{.inputs = options.at("inputs").file_path(), .target = options.at("target").file_path()};
+  const NpyPair train{.inputs = options.at("inputs").existing_file(), .target = options.at("target").existing_file()};
   std::optional<NpyPair> test;
   const std::optional<JsonValue> test_inputs = options.find("test_inputs");
   const std::optional<JsonValue> test_target = options.find("test_target");
   if (test_inputs.has_value() != test_target.has_value())
     throw options.error("expected both test_inputs and test_target, or none of them");
-  if (test_inputs) test = {.inputs = test_inputs->file_path(), .target = test_target->file_path()};
+  if (test_inputs) test = {.inputs = test_inputs->existing_file(), .target = test_target->existing_file()};
 
   // Inputs may be large, and their headers say what they are. Of classes the largest has to be known.
   const NpyArray inputs = read_npy_header(train.inputs);

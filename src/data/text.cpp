@@ -123,7 +123,7 @@ class TextDataset : public Dataset {
 };
 
 DataSource resolve_text(const Options& options) {
-  const std::filesystem::path path = options.at("file").file_path();
+  const std::filesystem::path path = options.at("file").existing_file();
   const std::int64_t length = options.integer("length", {.min = 1, .max = kMostSize});
   auto tokens = std::make_shared<const Tokens>(tokens_of(path, read_text(path)));
   const auto characters = static_cast<std::int64_t>(tokens->numbers.size());

@@ -2,6 +2,7 @@
 #include <mutex>
 #include <span>
 
+#include <fmt/format.h>
 #include <tutti/collective/collectives.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/batch.hpp>
@@ -117,8 +118,7 @@ class DataParallelStepper final : public Stepper {
     result.spans = model_.report().spans;
     result.times = times_of(result.spans);
     result.times.data = seconds_between(began, loaded);
-    result.spans.push_back(
-        {result.spans.empty() ? 0 : result.spans.front().replica, SpanKind::data, "load", began, loaded});
+    add_loading(result.spans, began, loaded);
     return result;
   }
 
@@ -129,7 +129,13 @@ class DataParallelStepper final : public Stepper {
  private:
   static std::shared_ptr<GraphModule> made_net(const Training& training) {
     auto net = std::make_shared<GraphModule>(training.run->graph, training.run->seed);
-    if (training.weights) fill_module(*training.weights, *net);
+    if (!training.weights) return net;
+    try {
+      fill_module(*training.weights, *net);
+    } catch (const UsageError& error) {
+      throw UsageError(
+          fmt::format("{} has not the weights of this graph: {}", training.options.from.string(), error.what()));
+    }
     return net;
   }
 
@@ -143,6 +149,18 @@ class DataParallelStepper final : public Stepper {
     const int replicas = data_parallel_options(*run_).replicas;
     if (world_ == nullptr) return replicas;
     return static_cast<int>(chunk(static_cast<std::size_t>(replicas), world_->size(), world_->rank().value).count);
+  }
+
+  // All replicas of the process wait for its rows.
+  static void add_loading(std::vector<StepSpan>& spans, Clock::time_point began, Clock::time_point loaded) {
+    std::vector<StepSpan> all;
+    int last = -1;
+    for (const StepSpan& span : spans) {
+      if (span.replica != last) all.push_back({span.replica, SpanKind::data, "load", began, loaded});
+      last = span.replica;
+      all.push_back(span);
+    }
+    spans = std::move(all);
   }
 
   // Of a replica, on the average.

@@ -158,7 +158,6 @@ RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metric
   train.clip_norm = options.number("clip_norm", {.min = 0}, 0);
   train.accumulate = options.integer("accumulate", {.min = 1, .max = kMostRows}, 1);
   options.refuse_other_keys({});
-  if (train.epochs && train.steps) throw value.error("expected either epochs or steps: how long to train");
   if (!train.steps && !train.epochs) train.epochs = 1;
   return train;
 }

@@ -19,31 +19,27 @@ class StepLoop {
       : training_(training),
         run_(*training.run),
         stepper_(stepper),
-        best_(best_options(run_), training.checkpoint ? training.checkpoint->state.best : BestState{}),
+        best_(best_options(run_), best_before(training)),
         spans_(training),
         step_(training.first_step()) {
     // What is not trained with tells the best: rows for validation, or else those to test with.
     if (training.data.validation) splits_.push_back({"validation", training.data.validation});
     if (training.data.test) splits_.push_back({"test", training.data.test});
     if (training.folder) checkpoints_.emplace(training.folder->checkpoints(), run_.checkpoints);
-    training.result.best_of = splits_.empty() ? "" : fmt::format("{} {}", splits_.front().name, run_.train.best_by);
   }
 
   void run() {
     stepper_.begin(step_);
     Reason reason = Reason::finished;
-    while (step_ < training_.steps) {
+    if (step_ < training_.steps && is_hopeless()) reason = Reason::stopped_early;
+    while (step_ < training_.steps && reason == Reason::finished) {
       const bool is_interrupted = take_step();
       const bool is_last = step_ == training_.steps;
       bool is_best = false;
       if (is_last || is_due(run_.train.evaluate_every)) is_best = evaluate();
-      const bool is_over =
-          run_.train.early_stopping && best_.evaluations_since_progress() >= run_.train.early_stopping->patience;
-      const bool ends = is_last || is_interrupted || is_over;
+      const bool ends = is_last || is_interrupted || is_hopeless();
       if (ends || is_due(checkpoint_every()) || (is_best && run_.checkpoints.keep_best)) write_checkpoint();
-      if (!ends) continue;
-      if (!is_last) reason = is_interrupted ? Reason::interrupted : Reason::stopped_early;
-      break;
+      if (ends && !is_last) reason = is_interrupted ? Reason::interrupted : Reason::stopped_early;
     }
     if (training_.options.trace) spans_.flush();
     training_.result.reason = reason;
@@ -58,6 +54,11 @@ class StepLoop {
     std::shared_ptr<const Dataset> rows;
   };
 
+  static BestState best_before(const Training& training) {
+    if (training.checkpoint) return training.checkpoint->state.best;
+    return {.of = training.best_of()};
+  }
+
   static BestOptions best_options(const Run& run) {
     BestOptions options{.higher_is_better = false,
                         .min_change = run.train.early_stopping ? run.train.early_stopping->min_change : 0};
@@ -69,6 +70,10 @@ class StepLoop {
 
   // So many steps, or the end of an epoch.
   bool is_due(std::int64_t every) const { return step_ % (every > 0 ? every : training_.steps_per_epoch) == 0; }
+  // No better for as long as the run has patience.
+  bool is_hopeless() const {
+    return run_.train.early_stopping && best_.evaluations_since_progress() >= run_.train.early_stopping->patience;
+  }
   std::int64_t checkpoint_every() const {
     return run_.checkpoints.every > 0 ? run_.checkpoints.every : run_.train.evaluate_every;
   }
@@ -87,10 +92,9 @@ class StepLoop {
     try {
       result = stepper_.step(is_interrupted);
     } catch (const UsageError& error) {
-      throw Error(fmt::format("step {}: {}", step_ + 1, error.what()));
+      fail(error.what());
     } catch (const c10::Error& error) {
-      const std::string why = error.what_without_backtrace();
-      throw Error(fmt::format("step {}: {}", step_ + 1, why.substr(0, why.find('\n'))));
+      fail(error.what_without_backtrace());
     }
     ++step_;
     if (training_.options.trace) spans_.add(result.spans);
@@ -103,6 +107,13 @@ class StepLoop {
                           .times = result.times,
                           .metrics = std::move(result.metrics)});
     return result.is_interrupted;
+  }
+
+  // Where the world is whole, all processes have failed alike: one tells.
+  [[noreturn]] void fail(const std::string& why) const {
+    const std::string sentence = fmt::format("step {}: {}", step_ + 1, why.substr(0, why.find('\n')));
+    if (!training_.speaks() && !training_.options.world->broken()) throw ToldElsewhere(sentence);
+    throw Error(sentence);
   }
 
   bool evaluate() {

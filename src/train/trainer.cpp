@@ -33,7 +33,8 @@ Fit find_fit(const TrainingStrategy& strategy) {
 }
 
 std::int64_t steps_of(const Run& run, std::int64_t steps_per_epoch) {
-  return run.train.steps ? *run.train.steps : *run.train.epochs * steps_per_epoch;
+  const std::int64_t by_epochs = run.train.epochs ? *run.train.epochs * steps_per_epoch : *run.train.steps;
+  return std::min(by_epochs, run.train.steps.value_or(by_epochs));
 }
 
 // Batch norm over single numbers needs two rows of them. That is said now, not at the end of the first epoch.
@@ -60,6 +61,7 @@ void refuse_rows_alone(const Run& run, std::int64_t rows) {
 
 // --- what a run begins with: rank 0 reads it, and the others hear of it ---
 
+// Without its texts.
 std::vector<double> numbers_of(const TrainState& state) {
   return {static_cast<double>(state.step),      state.seconds,
           state.best.value ? 1.0 : 0.0,         state.best.value.value_or(0),
@@ -67,11 +69,12 @@ std::vector<double> numbers_of(const TrainState& state) {
           state.best.mark.value_or(0),          static_cast<double>(state.best.evaluations_since_progress)};
 }
 
-TrainState state_of(const std::vector<double>& numbers) {
+TrainState state_of(const std::vector<double>& numbers, const std::string& best_of) {
   const auto maybe = [&](std::size_t at) { return numbers[at] > 0 ? std::optional(numbers[at + 1]) : std::nullopt; };
   return {.step = static_cast<std::int64_t>(numbers[0]),
           .seconds = numbers[1],
-          .best = {.value = maybe(2),
+          .best = {.of = best_of,
+                   .value = maybe(2),
                    .step = static_cast<std::int64_t>(numbers[4]),
                    .mark = maybe(5),
                    .evaluations_since_progress = static_cast<std::int64_t>(numbers[7])},
@@ -87,14 +90,14 @@ void share(Communicator& world, std::optional<ParameterSet>& set) {
   broadcast(world, *set);
 }
 
-void share(Communicator& world, std::optional<Checkpoint>& checkpoint) {
+void share(Communicator& world, std::optional<Checkpoint>& checkpoint, const std::string& best_of) {
   std::optional<ParameterSet> arrays;
   if (checkpoint) arrays = std::move(checkpoint->arrays);
   share(world, arrays);
   if (!arrays) return;
   std::vector<double> numbers = numbers_of(checkpoint ? checkpoint->state : TrainState{});
   broadcast(world, numbers);
-  if (!checkpoint) checkpoint = Checkpoint{.state = state_of(numbers), .arrays = {}};
+  if (!checkpoint) checkpoint = Checkpoint{.state = state_of(numbers, best_of), .arrays = {}};
   checkpoint->arrays = std::move(*arrays);
 }
 
@@ -114,20 +117,59 @@ void find_changes(const Json& before, const Json& now, const std::string& path, 
     find_changes(before.value(key, Json()), now.value(key, Json()), path.empty() ? key : path + "." + key, changes);
 }
 
+// Private parameters of replicas that there are no more.
+bool has_more_replicas(const ParameterSet& arrays, const Run& run) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
+  const std::string next = fmt::format("replica/{}/", parallel == nullptr ? 1 : parallel->num_replicas);
+  return std::ranges::any_of(arrays, [&](const NamedArray& array) { return array.name().starts_with(next); });
+}
+
 void compare_with_checkpoint(Training& training) {
-  const TrainState& state = training.checkpoint->state;
+  TrainState& state = training.checkpoint->state;
+  const Run& run = *training.run;
   std::vector<std::string> changes;
   const Json before = Json::parse(state.run, nullptr, /*allow_exceptions=*/false);
-  if (before.is_object()) find_changes(before, *training.run->resolved, "", changes);
+  if (before.is_object()) find_changes(before, *run.resolved, "", changes);
   if (!changes.empty())
     training.warnings.push_back(
         fmt::format("the run file has changed since the checkpoint was written: {}", fmt::join(changes, ", ")));
+  const auto length_of = [](const Json& its) {
+    const Json train = its.value("train", Json::object());
+    return std::pair(train.value("epochs", Json()), train.value("steps", Json()));
+  };
+  const bool depends_on_length = !std::holds_alternative<schedule::Constant>(run.schedule.kind) &&
+                                 !std::holds_alternative<schedule::Step>(run.schedule.kind);
+  if (depends_on_length && before.is_object() && length_of(before) != length_of(*run.resolved)) {
+    training.warnings.emplace_back(
+        "the run is longer or shorter than when the checkpoint was written: the schedule of the learning rate is "
+        "stretched to it");
+  }
+  if (state.best.of != training.best_of()) {
+    if (state.best.value)
+      training.warnings.push_back(fmt::format("the best was told by the {} before, and is told by the {} from now on",
+                                              state.best.of, training.best_of()));
+    state.best = {.of = training.best_of()};
+  }
+  if (has_more_replicas(training.checkpoint->arrays, run)) {
+    training.warnings.emplace_back(
+        "the checkpoint has private parameters of more replicas than there are: those of the last ones are left out");
+  }
   const std::string& kernels = set_up_blas().kernels;
   if (state.blas != kernels) {
     training.warnings.push_back(
         fmt::format("the checkpoint was written with the BLAS kernels {}, and these are {}: the bits may be others",
                     state.blas, kernels));
   }
+}
+
+void read_weights_of(Training& training) {
+  const std::filesystem::path& file = training.options.from;
+  if (training.checkpoint) {
+    training.warnings.push_back(fmt::format("{} is not used: the run goes on from its last checkpoint", file.string()));
+    return;
+  }
+  if (!std::filesystem::exists(file)) throw UsageError(fmt::format("--from {}: there is no such file", file.string()));
+  training.weights = weights_in(file);
 }
 
 void read_checkpoint_of(Training& training) {
@@ -147,6 +189,11 @@ void read_checkpoint_of(Training& training) {
 
 }  // namespace
 
+std::string Training::best_of() const {
+  if (!data.validation && !data.test) return "";
+  return fmt::format("{} {}", data.validation ? "validation" : "test", run->train.best_by);
+}
+
 void start(Training& training, const std::string& engine) {
   const Run& run = *training.run;
   if (training.speaks()) {
@@ -156,7 +203,8 @@ void start(Training& training, const std::string& engine) {
         training.warnings.push_back(
             fmt::format("{} had an earlier run in it, which is now {}", run.output, aside->string()));
     }
-    write_file(training.folder->path() / "run.json", run.resolved->dump(2) + "\n");
+    if (training.first_step() < training.steps)
+      write_file(training.folder->path() / "run.json", run.resolved->dump(2) + "\n");
   }
   if (training.options.world != nullptr) barrier(*training.options.world);
   training.began = std::chrono::steady_clock::now();
@@ -190,10 +238,13 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   return std::nullopt;
 }
 
-TrainResult train(const Run& run, const Events& events, const TrainOptions& options) {
+namespace detail {
+namespace {
+
+TrainResult train_here(const Run& run, const Events& events, const TrainOptions& options) {
   if (const auto why = why_not_trainable(run, options.world == nullptr ? 1 : options.world->size()))
     throw UsageError(*why);
-  detail::Training training{
+  Training training{
       .run = std::make_shared<const Run>(run), .data = open_data(run), .events = events, .options = options};
   training.warnings = run.warnings;
   training.steps_per_epoch = Sampler({.rows = training.data.train->size(),
@@ -201,22 +252,41 @@ TrainResult train(const Run& run, const Events& events, const TrainOptions& opti
                                       .seed = run.seed,
                                       .drop_last = run.data.options.drop_last})
                                  .steps_per_epoch();
-  training.steps = detail::steps_of(run, training.steps_per_epoch);
+  training.steps = steps_of(run, training.steps_per_epoch);
   training.result.steps = training.steps;
-  detail::refuse_rows_alone(run, training.data.train->size());
+  refuse_rows_alone(run, training.data.train->size());
   if (training.speaks()) {
-    if (options.resume) detail::read_checkpoint_of(training);
-    if (!training.checkpoint && !options.from.empty()) training.weights = weights_in(options.from);
+    if (options.resume) read_checkpoint_of(training);
+    if (!options.from.empty()) read_weights_of(training);
   }
   if (options.world != nullptr) {
-    detail::share(*options.world, training.checkpoint);
-    detail::share(*options.world, training.weights);
+    share(*options.world, training.checkpoint, training.best_of());
+    share(*options.world, training.weights);
   }
-  detail::find_fit(run.graph.effective_strategy())(training);
+  find_fit(run.graph.effective_strategy())(training);
   if (training.speaks())
     events.tell(event::RunEnded{
         .reason = training.result.reason, .step = training.result.step, .seconds = training.result.seconds});
   return training.result;
+}
+
+}  // namespace
+}  // namespace detail
+
+TrainResult train(const Run& run, const Events& events, const TrainOptions& options) {
+  if (options.world == nullptr) return detail::train_here(run, events, options);
+  // Who fails alone says so to the others, and to whoever started it; these end, and leave the telling to it.
+  try {
+    return detail::train_here(run, events, options);
+  } catch (const PeerError& error) {
+    if (error.kind() == FailureKind::cancelled) throw ToldElsewhere(error.what());
+    throw;
+  } catch (const ToldElsewhere&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (!options.world->broken()) options.world->cancel(error.what());
+    throw;
+  }
 }
 
 }  // namespace tutti

@@ -46,6 +46,9 @@ struct Training {
     return before + std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
+  // What tells the best evaluation, and of which rows: those for validation, or else those to test with.
+  std::string best_of() const;
+
   bool speaks() const { return options.world == nullptr || options.world->rank() == Rank{0}; }
 };
 

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 Checkpoint checkpoint_at(std::int64_t step, std::int64_t best_step = 0) {
   Checkpoint checkpoint{.state = {.step = step, .seconds = 1.5, .blas = "Zen", .run = "{}"}, .arrays = {}};
-  if (best_step > 0) checkpoint.state.best = {.value = 0.5, .step = best_step, .mark = 0.4};
+  if (best_step > 0) checkpoint.state.best = {.of = "test loss", .value = 0.5, .step = best_step, .mark = 0.4};
   const std::vector<float> values(1000, static_cast<float>(step));
   checkpoint.arrays.add("hidden.weight", {1000}, values);
   return checkpoint;
@@ -63,7 +63,7 @@ TEST(CheckpointFolder, ReadsWhatItWrote) {
   const Checkpoint read = read_checkpoint(path);
   EXPECT_EQ(read.state.step, 7);
   EXPECT_EQ(read.state.seconds, 1.5);
-  EXPECT_EQ(read.state.best, (BestState{.value = 0.5, .step = 7, .mark = 0.4}));
+  EXPECT_EQ(read.state.best, (BestState{.of = "test loss", .value = 0.5, .step = 7, .mark = 0.4}));
   EXPECT_EQ(read.state.blas, "Zen");
   EXPECT_EQ(read.arrays, checkpoint_at(7).arrays);
   EXPECT_EQ(std::filesystem::read_symlink(scratch / "checkpoints/best.safetensors"), path.filename());

@@ -134,7 +134,7 @@ TEST(CsvSource, NamesTheLineOfABadRow) {
               HasSubstr("features: expected at least one column"));
   EXPECT_THAT(wrong("x,y\n1,a\n", R"("label": "y", "separator": "")"), HasSubstr("separator: expected one character"));
   EXPECT_THAT(refused(folder, R"({"source": "csv", "file": "none.csv", "label": 0})"),
-              EndsWith("cannot read none.csv"));
+              EndsWith("file: there is no file 'none.csv', neither beside the run file nor where this runs"));
 }
 
 // --- idx, mnist and fashion_mnist ---

@@ -96,7 +96,7 @@ TEST(Run, RefusesWhatCannotBeAndNamesThePlace) {
       {"/optimizer/beta1", 0.9, ": optimizer: unknown key"},
       {"/optimizer/nesterov", 1, ": optimizer.nesterov: expected"},
       {"/schedule", "cosin", ": schedule: expected one of"},
-      {"/train/steps", 3, ": train: expected either epochs or steps"},
+      {"/train/steps", 0, ": train.steps: expected"},
       {"/train/epochs", 0, ": train.epochs: expected"},
       {"/train/epoch", 3, ": train: unknown key \"epoch\"; did you mean \"epochs\"?"},
       {"/train", Json::object(), "(no error)"},

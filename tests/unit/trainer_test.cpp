@@ -51,7 +51,7 @@ TEST(Trainer, TellsTheStartEveryStepEvaluationsCheckpointsAndTheEnd) {
   EXPECT_EQ(trained.told->of<event::CheckpointWritten>().size(), 2u);
   EXPECT_TRUE(std::holds_alternative<event::RunEnded>(trained.told->events.back()));
   EXPECT_EQ(trained.result.reason, Reason::finished);
-  EXPECT_EQ(trained.result.best_of, "test accuracy");
+  EXPECT_EQ(trained.result.best.of, "test accuracy");
 }
 
 TEST(Trainer, WritesTheResolvedRunWhichIsTheSameRun) {
@@ -140,7 +140,8 @@ TEST(Trainer, BeginsWithTheWeightsOfAFile) {
   document["graph"]["nodes"][0]["units"] = 7;
   document["output"] = (scratch / "third").string();
   EXPECT_EQ(usage_error([&] { (void)train_small(read_small(document), {.from = first.result.last_checkpoint}); }),
-            "'hidden.weight' is [6, 4] there, expected [7, 4]");
+            first.result.last_checkpoint.string() +
+                " has not the weights of this graph: 'hidden.weight' is [6, 4] there, expected [7, 4]");
   EXPECT_FALSE(std::filesystem::exists(scratch / "third"));
 }
 

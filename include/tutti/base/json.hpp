@@ -111,6 +111,8 @@ class JsonValue {
   // A file that the document names: from the document's own folder, or from that which the process runs in where
   // nothing is there. Of a value that was set, the other way round: on the command line, users name what they see.
   std::filesystem::path file_path() const;
+  // The same; a UsageError where it is in neither place.
+  std::filesystem::path existing_file() const;
   // One of `names`; otherwise the error lists them and the nearest.
   const std::string& one_of(const std::vector<std::string>& names) const;
 

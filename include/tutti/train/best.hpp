@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 
 namespace tutti {
 
@@ -18,6 +20,7 @@ struct BestOptions {
 };
 
 struct BestState {
+  std::string of = {};  // what is compared: "test accuracy"
   std::optional<double> value = {};
   std::int64_t step = 0;            // of the best
   std::optional<double> mark = {};  // what the next one must exceed to be progress
@@ -27,7 +30,7 @@ struct BestState {
 
 class BestSoFar {
  public:
-  explicit BestSoFar(BestOptions options, BestState state = {}) : options_(options), state_(state) {}
+  explicit BestSoFar(BestOptions options, BestState state = {}) : options_(options), state_(std::move(state)) {}
 
   // True where it is the best up to now. A number that is not finite never is.
   bool take(double value, std::int64_t step);

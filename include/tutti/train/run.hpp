@@ -54,7 +54,7 @@ struct EarlyStopping {
 
 // How long, how the gradients of a step become an update, and how often somebody looks.
 struct RunTrain {
-  std::optional<std::int64_t> epochs;  // one of the two
+  std::optional<std::int64_t> epochs;  // at least one of the two; the run ends with whichever comes first
   std::optional<std::int64_t> steps;
   double clip_norm = 0;             // none, where 0
   std::int64_t accumulate = 1;      // steps to an update

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/base/error.hpp>
 #include <tutti/base/events.hpp>
 #include <tutti/collective/communicator.hpp>
 #include <tutti/train/best.hpp>
@@ -43,9 +44,14 @@ struct TrainResult {
   std::int64_t step = 0;
   std::int64_t steps = 0;  // of the whole run
   double seconds = 0;
-  std::string best_of = {};  // "test accuracy"
   BestState best = {};
   std::filesystem::path last_checkpoint = {};
+};
+
+// What a process throws that is one of several, and failed with all of them or because of another: that one tells.
+class ToldElsewhere : public Error {
+ public:
+  using Error::Error;
 };
 
 // A UsageError for what cannot be trained: a strategy that nothing carries out, Local on several processes, weights

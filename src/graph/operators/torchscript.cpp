@@ -100,11 +100,8 @@ void add_torchscript(OperatorRegistry& registry) {
                 .most_inputs = kAnyNumber,
                 .resolve = [](const Options& options, Inputs inputs) {
                   const JsonValue value = options.at("file");
-                  const std::filesystem::path file = value.file_path();
+                  const std::filesystem::path file = value.existing_file();
                   std::error_code problem;
-                  if (!std::filesystem::exists(file, problem))
-                    throw value.error(fmt::format(
-                        "there is no file '{}', neither beside the run file nor where this runs", value.string()));
                   if (!std::filesystem::is_regular_file(file, problem))
                     throw value.expected("a file that torch.jit.save wrote");
                   // Replicas that are made later are made of the same bytes.
