@@ -20,17 +20,6 @@ torch::Tensor select_rows(const torch::Tensor& from, std::span<const std::int64_
   sizes.front() = static_cast<std::int64_t>(numbers.size());
   std::size_t row = 1;
   for (const std::int64_t size : from.sizes().slice(1)) row *= static_cast<std::size_t>(size);
-  if (from.scalar_type() == torch::kUInt8) {
-    torch::Tensor to = torch::empty(sizes, torch::kFloat32);
-    const auto* source = from.data_ptr<std::uint8_t>();
-    auto* place = to.data_ptr<float>();
-    for (const std::int64_t number : numbers) {
-      const std::uint8_t* bytes = source + static_cast<std::size_t>(number) * row;
-      for (std::size_t i = 0; i < row; ++i) place[i] = static_cast<float>(bytes[i]) / 255.0f;
-      place += row;
-    }
-    return to;
-  }
   torch::Tensor to = torch::empty(sizes, from.options());
   const std::size_t row_bytes = row * from.element_size();
   const auto* source = static_cast<const std::byte*>(from.data_ptr());
@@ -42,7 +31,23 @@ torch::Tensor select_rows(const torch::Tensor& from, std::span<const std::int64_
   return to;
 }
 
+torch::Tensor unpacked(const torch::Tensor& bytes) {
+  torch::Tensor numbers = torch::empty(bytes.sizes(), torch::kFloat32);
+  const torch::Tensor from = bytes.contiguous();
+  const auto* source = from.data_ptr<std::uint8_t>();
+  auto* place = numbers.data_ptr<float>();
+  for (std::int64_t i = 0; i < from.numel(); ++i) place[i] = static_cast<float>(source[i]) / 255.0f;
+  return numbers;
+}
+
 }  // namespace
+
+DataRows unpack_rows(DataRows packed) {
+  for (torch::Tensor& input : packed.inputs) {
+    if (input.scalar_type() == torch::kUInt8) input = unpacked(input);
+  }
+  return packed;
+}
 
 DataSourceRegistry::DataSourceRegistry() : NamedTypes("data source") {
   detail::add_csv(*this);
@@ -63,7 +68,9 @@ TensorDataset::TensorDataset(std::vector<torch::Tensor> inputs, torch::Tensor ta
   target_ = target_.contiguous();
 }
 
-DataRows TensorDataset::rows(std::span<const std::int64_t> numbers) const {
+DataRows TensorDataset::rows(std::span<const std::int64_t> numbers) const { return unpack_rows(packed_rows(numbers)); }
+
+DataRows TensorDataset::packed_rows(std::span<const std::int64_t> numbers) const {
   for (const std::int64_t number : numbers) {
     if (number < 0 || number >= size())
       throw UsageError(fmt::format("there is no row {}: there are {}", number, size()));

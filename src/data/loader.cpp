@@ -33,7 +33,7 @@ class BatchMaker {
            i += static_cast<std::size_t>(options_.shards.of))
         batch.numbers.push_back(sampled.numbers[i]);
     }
-    batch.rows = dataset_->rows(batch.numbers);
+    batch.rows = options_.augment ? dataset_->rows(batch.numbers) : dataset_->packed_rows(batch.numbers);
     if (options_.augment) {
       for (torch::Tensor& input : batch.rows.inputs) input = augmented(input, batch);
     }
@@ -71,7 +71,7 @@ DataRows DataBatch::rows_of_shard(int shard) const {
   DataRows mine;
   for (const torch::Tensor& input : rows.inputs) mine.inputs.push_back(input.narrow(0, first, size_of(shard)));
   mine.target = rows.target.narrow(0, first, size_of(shard));
-  return mine;
+  return unpack_rows(std::move(mine));
 }
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)

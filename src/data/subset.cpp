@@ -16,6 +16,14 @@ SubsetDataset::SubsetDataset(std::shared_ptr<const Dataset> all, std::vector<std
 }
 
 DataRows SubsetDataset::rows(std::span<const std::int64_t> numbers) const {
+  return all_->rows(numbers_in_all(numbers));
+}
+
+DataRows SubsetDataset::packed_rows(std::span<const std::int64_t> numbers) const {
+  return all_->packed_rows(numbers_in_all(numbers));
+}
+
+std::vector<std::int64_t> SubsetDataset::numbers_in_all(std::span<const std::int64_t> numbers) const {
   std::vector<std::int64_t> of_all;
   of_all.reserve(numbers.size());
   for (const std::int64_t number : numbers) {
@@ -23,7 +31,7 @@ DataRows SubsetDataset::rows(std::span<const std::int64_t> numbers) const {
       throw UsageError(fmt::format("there is no row {}: there are {}", number, size()));
     of_all.push_back(numbers_[static_cast<std::size_t>(number)]);
   }
-  return all_->rows(of_all);
+  return of_all;
 }
 
 }  // namespace tutti

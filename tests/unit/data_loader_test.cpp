@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/data/subset.hpp>
+
 #include "support/usage_error.hpp"
 
 namespace tutti::data_loader_test {
@@ -56,6 +58,24 @@ TEST(Loader, GivesEveryRankRowsOfItsOwn) {
     Numbers expected(21);
     std::iota(expected.begin(), expected.end(), 0);
     EXPECT_EQ(seen, expected) << ranks;
+  }
+}
+
+TEST(Loader, LeavesImagesPackedForWhoeverComputes) {
+  torch::Tensor bytes = torch::arange(24 * 9, torch::kUInt8).reshape({24, 1, 3, 3});
+  const auto images = std::make_shared<TensorDataset>(std::vector{bytes}, torch::arange(24));
+  std::vector<std::int64_t> odd(12);
+  for (std::size_t i = 0; i < odd.size(); ++i) odd[i] = static_cast<std::int64_t>(2 * i + 1);
+  const auto part = std::make_shared<SubsetDataset>(images, odd);
+  for (const std::shared_ptr<const Dataset>& dataset : {std::shared_ptr<const Dataset>(images), {part}}) {
+    Loader loader(dataset, {.sampler = {.rows = dataset->size(), .batch_size = 5, .seed = 3},
+                            .shards = {.first = 1, .count = 2, .of = 3}});
+    const DataBatch batch = loader.next();
+    EXPECT_EQ(batch.rows.inputs[0].scalar_type(), torch::kUInt8);
+    Numbers of_second{batch.numbers.begin() + 2, batch.numbers.end()};
+    const DataRows expected = dataset->rows(of_second);
+    EXPECT_TRUE(batch.rows_of_shard(2).inputs[0].equal(expected.inputs[0]));
+    EXPECT_TRUE(batch.rows_of_shard(2).target.equal(expected.target));
   }
 }
 

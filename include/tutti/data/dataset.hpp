@@ -52,7 +52,13 @@ class Dataset {
   virtual std::int64_t size() const = 0;
   // Row numbers from 0 to size()-1.
   virtual DataRows rows(std::span<const std::int64_t> numbers) const = 0;
+  // The same, but inputs that are kept as bytes may still be: unpack_rows() makes numbers of them, on the thread that
+  // computes with them. Moving a quarter of the memory between cores takes a quarter of the time.
+  virtual DataRows packed_rows(std::span<const std::int64_t> numbers) const { return rows(numbers); }
 };
+
+// Inputs of bytes become numbers in 0..1; all others stay as they are.
+DataRows unpack_rows(DataRows packed);
 
 // Test and validation may be missing.
 struct DataSplits {
@@ -91,6 +97,7 @@ class TensorDataset : public Dataset {
 
   std::int64_t size() const override { return target_.size(0); }
   DataRows rows(std::span<const std::int64_t> numbers) const override;
+  DataRows packed_rows(std::span<const std::int64_t> numbers) const override;
 
  private:
   std::vector<torch::Tensor> inputs_;

@@ -3,7 +3,7 @@
 //   Loader loader(data.train, {.sampler = {.rows = data.train->size(), .batch_size = 128, .seed = 7}});
 //   for (std::int64_t step = 0; step < steps; ++step) {
 //     DataBatch batch = loader.next();
-//     batch.rows.inputs; batch.rows.target; batch.epoch;
+//     const DataRows rows = batch.rows_of_shard(0);
 //   }
 //
 // The batches are the same whatever the number of threads and batches ahead; start_at() goes to any step.
@@ -12,7 +12,7 @@
 // these alone, one shard behind the other:
 //
 //   Loader mine(data.train, {.sampler = sampler, .shards = {.first = 2, .count = 2, .of = 8}});
-//   batch.rows_of_shard(3);                              // a view
+//   batch.rows_of_shard(3);                              // a view, or a copy where images are unpacked
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ struct LoaderOptions {
 };
 
 struct DataBatch {
-  DataRows rows = {};
+  DataRows rows = {};  // those of the shards that were loaded; images may still be packed (unpack_rows)
   std::vector<std::int64_t> numbers = {};  // which rows these are
   std::int64_t rows_of_all = 0;            // in this batch, those of other shards included
   std::int64_t step = 0;
