@@ -2,6 +2,8 @@
 // checkpoints: by tutti on 2 replicas and on 1, and the same written in Python with PyTorch.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,7 +38,7 @@ std::string epochs_text(int epochs) { return fmt::format("{} epoch{}", epochs, e
 
 struct Request {
   std::vector<std::string> engines;
-  int epochs = 8;
+  int epochs = 0;
   RunOptions run{.seconds = 0};
 };
 
@@ -61,8 +63,24 @@ struct TrainMeasurements {
   }
 };
 
+Json parse(std::string_view text) {
+  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
+  if (!parsed.is_object()) throw Error(fmt::format("expected JSON objects, found '{}'", text));
+  return parsed;
+}
+
+// What all train lies beside this program.
+std::filesystem::path run_file() { return beside("fashion_mnist.json"); }
+
+int epochs_of_run_file() {
+  std::ifstream stream(run_file());
+  if (!stream) throw Error(fmt::format("cannot read {}", run_file().string()));
+  return parse(std::string(std::istreambuf_iterator(stream), {})).at("train").at("epochs");
+}
+
 // False where help was asked for, and printed.
 bool parse_request(const std::vector<std::string>& arguments, Request& request) {
+  request.epochs = epochs_of_run_file();
   std::string engines = fmt::format("{}", fmt::join(kEngines, ","));
   cli::CommandLine line(
       "Trains examples/fashion_mnist.json from end to end: tutti beside the same in Python with PyTorch.",
@@ -74,12 +92,6 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   request.engines = cli::parse_list("--engine", engines);
   for (const std::string& name : request.engines) cli::parse_choice("--engine", name, kEngines);
   return true;
-}
-
-Json parse(std::string_view line) {
-  Json parsed = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) throw Error(fmt::format("expected JSON objects, found '{}'", line));
-  return parsed;
 }
 
 // What is learnt, and in how many seconds of training.
@@ -113,17 +125,15 @@ Trained parse_result(const std::string& text, const std::string& engine, int epo
   return {.seconds = result.at("seconds"), .accuracy = result.at("accuracy")};
 }
 
-// For `tutti`, with the run file that lies beside this program.
 std::vector<std::string> tutti_words(const std::string& folder, const std::vector<std::string>& sets) {
-  std::vector<std::string> words{"train", beside("fashion_mnist.json"), "--json", "--output", folder};
+  std::vector<std::string> words{"train", run_file(), "--json", "--output", folder};
   for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
   return words;
 }
 
 std::vector<std::string> words_of(const std::string& engine, const std::string& folder, int epochs) {
   if (engine == "ddp" || engine == "pytorch") {
-    return {"ddp_train.py", beside("fashion_mnist.json"), "--epochs", std::to_string(epochs),
-            "--processes",  engine == "ddp" ? "2" : "1"};
+    return {"ddp_train.py", run_file(), "--epochs", std::to_string(epochs), "--processes", engine == "ddp" ? "2" : "1"};
   }
   std::vector<std::string> words{"tutti"};
   if (engine == "tutti-processes")

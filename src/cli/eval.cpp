@@ -47,9 +47,9 @@ void run_eval(Arguments arguments) {
   refuse_unless_split(split);
   trained.load();
   set_up_blas();
-  const std::shared_ptr<const Dataset> rows = rows_of_split(open_data(trained.run()), split);
+  const std::shared_ptr<const Dataset> rows = rows_of_split(open_data(*trained.run()), split);
   Evaluator evaluator(trained.run(), {.threads = usable_core_count()});
-  const Evaluation evaluation = evaluator.evaluate(trained.module(), *rows);
+  const Evaluation evaluation = evaluator.evaluate(trained.module(), rows);
   is_json ? print_json(evaluation, split, trained) : print(evaluation, split, trained);
 }
 

@@ -10,9 +10,10 @@ constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t received = 0;
 
+// A second Ctrl-C ends the program. Launchers follow theirs up with a SIGTERM after a while, which is no second wish.
 void take(int number) {
   received = number;
-  for (const int other : kSignals) std::signal(other, SIG_DFL);
+  for (const int other : kSignals) std::signal(other, other == number ? SIG_DFL : SIG_IGN);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Ctrl-C and its like, as a question that can be asked between two steps. A second one ends the program at once.
+// Ctrl-C and its like, as a question that can be asked between two steps. A second one of the same kind ends the
+// program at once.
 //
 //   Interruption interruption;
 //   while (!interruption.is_wanted()) step();

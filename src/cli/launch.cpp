@@ -95,7 +95,8 @@ bool parse_request(Arguments arguments, Request& request) {
   line.option("--interface", request.interface, "the network interface, or its address, that ranks talk on");
   line.flag("--no-shared-memory", request.no_shared_memory, "ranks keep to messages");
   line.option("--heartbeat", request.heartbeat, "seconds after which a silent rank counts as lost");
-  line.option("--grace", grace, "seconds that ranks have to end, before they are made to");
+  const CommandOption grace_option =
+      line.option("--grace", grace, "seconds that ranks have to end, before they are made to; 60 for train");
   line.flag("--no-prefix", request.no_prefix, "pass lines on without the rank's number before them");
 
   const auto dashes = std::ranges::find(arguments, "--");
@@ -115,6 +116,8 @@ bool parse_request(Arguments arguments, Request& request) {
   if (processes.empty()) throw UsageError("say how many ranks to start, as in: --processes 4");
   request.processes = parse_whole("--processes", processes, 1, Guardian::kMostGroups);
   request.port = parse_whole("--port", port, 0, 65535);
+  // A run that is interrupted ends its step, which may be a long one, and writes a checkpoint.
+  if (!grace_option.was_given() && request.words[0] == "train") grace = "60";
   request.grace = parse_seconds("--grace", grace, 0, 86400);
   if (!request.heartbeat.empty()) parse_seconds("--heartbeat", request.heartbeat, 0.001, 1e6);
   return true;

@@ -108,7 +108,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "tutti: out of memory\n");
     code = 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tutti: {}\n", error.what());
+    const std::string_view why = error.what();  // of libtorch's, with a trace behind it
+    fmt::print(stderr, "tutti: {}\n", why.substr(0, why.find("\nException raised from")));
     code = 1;
   }
   // A full disk or a closed pipe shows only when the last of it is written.

@@ -30,7 +30,7 @@ void run_predict(Arguments arguments) {
   line.option("--input", input, "rows of this file: .npy, or of the kind that the run's data is")
       .excludes(split_option);
   line.option("--to", to,
-              "write to this file: .csv, or .npy for all outputs as they are; without it, a table is printed");
+              "write to this file: .csv, or .npy for the first output as it is; without it, a table is printed");
   if (!line.parse(arguments)) return;
   const std::string extension = std::filesystem::path(to).extension().string();
   if (!to.empty() && extension != ".csv" && extension != ".npy")
@@ -39,13 +39,13 @@ void run_predict(Arguments arguments) {
   refuse_unless_split(split);
   trained.load();
   set_up_blas();
-  const Run& run = trained.run();
-  const std::shared_ptr<const Dataset> rows = input.empty()
-                                                  ? rows_of_split(open_data(run), split)
-                                                  : open_inputs(run.data.opened_by, run.data.options, run.seed, input);
+  const std::shared_ptr<const Run>& run = trained.run();
+  const std::shared_ptr<const Dataset> rows =
+      input.empty() ? rows_of_split(open_data(*run), split)
+                    : open_inputs(run->data.opened_by, run->data.options, run->seed, input);
   const std::string text = extension == ".npy"
-                               ? prediction_npy(run, trained.module(), *rows)
-                               : prediction_table(run, trained.module(), *rows, {.has_target = input.empty()});
+                               ? prediction_npy(run, *trained.module(), *rows)
+                               : prediction_table(run, *trained.module(), *rows, {.has_target = input.empty()});
   if (to.empty()) {
     fmt::print("{}", text);
   } else {

@@ -1,7 +1,8 @@
 // A run file as the command line names it: with values that --set gives, found by its own path or by its output folder.
 //
-//   RunDocument source;
-//   source.add_to(line);                              // the file, --set, --output
+//   RunDocument source("train");                      // the verb, for messages
+//   source.add_to(line);                              // the file, --set
+//   source.add_output_to(line);                       // --output
 //   if (!line.parse(arguments)) return;
 //   const Run run = source.read();
 #pragma once

@@ -1,6 +1,7 @@
 // `tutti train run.json`: trains what a run file describes, on this process or as one of several.
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -30,6 +31,21 @@ struct TrainRequest {
   std::string trace;
 };
 
+// The file is made when the run has its folder, which it may be in.
+class TraceFromTheStart : public Observer {
+ public:
+  explicit TraceFromTheStart(std::string file) : file_(std::move(file)) {}
+
+  void on(const Event& event) override {
+    if (std::holds_alternative<event::RunStarted>(event)) trace_.emplace(file_);
+    if (trace_) trace_->on(event);
+  }
+
+ private:
+  std::string file_;
+  std::optional<TraceFile> trace_;
+};
+
 Events observers(const Run& run, const TrainRequest& request) {
   Events events;
   const ProgressMode mode = request.json    ? ProgressMode::json
@@ -38,7 +54,7 @@ Events observers(const Run& run, const TrainRequest& request) {
   events.add(std::make_shared<ProgressReport>(ProgressOptions{.mode = mode}));
   events.add(std::make_shared<MetricsFile>(run.output, MetricsFileOptions{.every_steps = run.train.log_every}));
   events.add(std::make_shared<TensorBoardFile>(run.output, TensorBoardFileOptions{.every_steps = run.train.log_every}));
-  if (!request.trace.empty()) events.add(std::make_shared<TraceFile>(request.trace));
+  if (!request.trace.empty()) events.add(std::make_shared<TraceFromTheStart>(request.trace));
   return events;
 }
 

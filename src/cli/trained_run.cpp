@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
-#include <tutti/base/safetensors.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/checkpoint.hpp>
 
@@ -48,9 +47,9 @@ fs::path TrainedRun::find_file() const {
 }
 
 void TrainedRun::load() {
-  run_ = source_.read();
+  run_ = std::make_shared<const Run>(source_.read());
   file_ = find_file();
-  weights_ = weights_of_replica(read_safetensors(file_).parameters, replica_);
+  weights_ = weights_in(file_, replica_);
   module_ = std::make_shared<GraphModule>(run_->graph, run_->seed);
   try {
     fill_module(weights_, *module_);

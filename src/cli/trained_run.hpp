@@ -9,7 +9,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <tutti/base/parameter_set.hpp>
@@ -29,8 +28,8 @@ class TrainedRun {
   // A UsageError where the run has no such weights, or they are not those of its graph.
   void load();
 
-  const Run& run() const { return *run_; }
-  GraphModule& module() const { return *module_; }
+  const std::shared_ptr<const Run>& run() const { return run_; }
+  const std::shared_ptr<GraphModule>& module() const { return module_; }
   const ParameterSet& weights() const { return weights_; }
   // Where they lie.
   const std::filesystem::path& file() const { return file_; }
@@ -41,7 +40,7 @@ class TrainedRun {
   RunDocument source_;
   std::string which_ = "best";
   int replica_ = 0;
-  std::optional<Run> run_;
+  std::shared_ptr<const Run> run_;
   std::filesystem::path file_;
   ParameterSet weights_;
   std::shared_ptr<GraphModule> module_;

@@ -125,10 +125,8 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
                                                   .deadline = options.deadline});
   }
   if (replicas->has_private()) {
-    own.emplace(
-        *replicas, optimizer,
-        PrivateParametersOptions{
-            .clip_norm = options.clip_norm, .accumulate = options.accumulate, .refuse_nan = options.refuse_nan});
+    own.emplace(*replicas, optimizer,
+                PrivateParametersOptions{.clip_norm = options.clip_norm, .refuse_nan = options.refuse_nan});
   }
   if (options.sync_batch_norm) make_norm_worlds();
   team = std::make_unique<WorkerTeam>(workers, [] { use_one_thread(); });
@@ -382,8 +380,10 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
       if (own) refuse_private_not_finite();
       fails_on_all = true;
       if (options.refuse_nan) refuse_not_finite();
+      fails_on_all = false;
       take_what_was_accumulated();
     }
+    if (processes) buffers->exchange(*options.world);  // the last that others can fail, before anything is changed
     const double weight = accumulated_weight + report.weight;
     report.updated = accumulated_steps + 1 == options.accumulate;
     if (own) own->prepare(report.updated);
@@ -400,7 +400,7 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
     }
     accumulated_weight = report.updated ? 0 : weight;
     accumulated_steps = report.updated ? 0 : accumulated_steps + 1;
-    processes ? buffers->finish(module, *options.world) : buffers->finish(module);
+    buffers->finish(module);
   } catch (const std::exception& error) {
     fail(error.what(), fails_on_all);
     throw;
@@ -576,6 +576,7 @@ void DataParallelEngine::Inside::compare_replicas(std::int64_t rows, const Repli
   if (is_compared) return;
   const int first = static_cast<int>(own_shards.first);
   const Rows same = Rows::of_shard(rows, shards, first);
+  if (same.count == 0) return;  // a batch so small that there is nothing to compare; the next one will do
   const auto results = std::make_shared<std::vector<ReplicaResult>>(replicas->size());
   // One whose closure uses another replica's module leaves its gradients there, so nobody takes any before all are
   // through.

@@ -278,24 +278,24 @@ void DataParallelEngine::Inside::restore(const ParameterSet& state) {
           sum = torch::empty_like(variable, variable.options().requires_grad(false));
           copy_to_tensor(*array, sum);
         }
-        const double weight = number_in(state, accumulated_prefix + "/weight", 0);
-        changes.emplace_back([this, w, k, sum, weight] {
-          own->accumulated(w, k) = sum;
-          own->accumulated_weight(w) = sum.defined() ? weight : 0;
-        });
+        changes.emplace_back([this, w, k, sum] { own->accumulated(w, k) = sum; });
       }
+      const std::string name = prefix_of(first_replica + w) + "accumulated/weight";
+      const double weight = sums_before.empty() ? 0 : number_in(state, name, 0);
+      changes.emplace_back([this, w, weight] { own->accumulated_weight(w) = weight; });
     }
   }
   std::vector<CompressorState> compression = compression_in(*this, state);
   const std::vector<GradientCompressor*> compressors = compressors_of(*this);
-  for (std::size_t c = 0; c < compressors.size(); ++c) compressors[c]->restore(std::move(compression[c]));
   const std::int64_t steps = count_in(state, "train/steps", 0);
+  const double weight_before = number_in(state, "accumulated/weight", 0);
+  for (std::size_t c = 0; c < compressors.size(); ++c) compressors[c]->restore(std::move(compression[c]));
   for (const std::function<void()>& change : changes) change();
   buffers->begin(module);
   step_number = static_cast<std::uint64_t>(steps);
   accumulated = std::move(sums_before);
   accumulated_steps = accumulated.empty() ? 0 : static_cast<int>(steps_before);
-  accumulated_weight = accumulated.empty() ? 0 : number_in(state, "accumulated/weight", 0);
+  accumulated_weight = accumulated.empty() ? 0 : weight_before;
 }
 
 }  // namespace tutti::detail

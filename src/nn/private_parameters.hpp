@@ -2,7 +2,7 @@
 // rows, by an optimizer of the kind that the shared ones have.
 //
 //   on each worker:  not_finite = own.look(worker, gradients, weight);        // after backward
-//   own.prepare();                                                            // once nothing can fail any more
+//   own.prepare(is_update);                                                   // once nothing can fail any more
 //   on each worker:  own.update(worker);
 #pragma once
 
@@ -22,7 +22,6 @@ namespace tutti::detail {
 
 struct PrivateParametersOptions {
   double clip_norm = 0;  // of each replica's own private gradients
-  int accumulate = 1;
   bool refuse_nan = true;
 };
 

@@ -2,9 +2,9 @@
 // replicas, and all get the sum over all of them.
 //
 //   ProcessExchange exchange(world, parameters, is_shared, options);
-//   const ProcessAgreement all = exchange.agree(losses, is_used);   // of this process's shards; of others 0
+//   exchange.agree(losses, is_used);                  // in: of this process's shards, others' are 0; out: of all
 //   ... fills exchange.sum_of(parameter), or gives gradients by logical shards ...
-//   exchange.add_up(all.weight);
+//   exchange.add_up(weight_of_all);
 //
 // The algorithm or compression is carried out here, between processes. All calls are the caller's, on all ranks alike;
 // what fails here has broken the world, or fails the same on all.
@@ -53,7 +53,6 @@ class ProcessExchange {
   void keep(const std::vector<bool>& is_used);
   void forget();
 
-  Communicator& world() const { return *world_; }
   std::optional<GradientCompressor>& compressor() { return compressor_; }
   const std::optional<GradientCompressor>& compressor() const { return compressor_; }
 

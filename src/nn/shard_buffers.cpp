@@ -113,13 +113,13 @@ void ShardBuffers::finish(const torch::nn::Module& module) {
 }
 
 void ShardBuffers::finish(const torch::nn::Module& module, Communicator& world) {
-  if (names_.empty()) return;
   exchange(world);
   finish(module);
 }
 
 // Everybody sends as much: a flag for each of as many shards as the first has, and their buffers one behind the other.
 void ShardBuffers::exchange(Communicator& world) {
+  if (names_.empty()) return;
   const auto shards_of = [&](int rank) { return chunk(kept_.size(), world.size(), rank); };
   std::size_t shard_bytes = sizeof(std::int64_t);
   for (const torch::Tensor& tensor : published_) shard_bytes += tensor.nbytes();

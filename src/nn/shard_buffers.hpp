@@ -35,6 +35,8 @@ class ShardBuffers {
   // The same where other ranks have computed other shards: tells each other first. Rank r has computed chunk r
   // of them.
   void finish(const torch::nn::Module& module, Communicator& world);
+  // Tells other ranks, and hears from them, what finish(module) needs: for those who have more to do in between.
+  void exchange(Communicator& world);
   void undo(const torch::nn::Module& module) const;
 
   const std::vector<std::string>& names() const { return names_; }
@@ -46,8 +48,6 @@ class ShardBuffers {
 
  private:
   using Tensors = std::vector<torch::Tensor>;
-
-  void exchange(Communicator& world);
 
   Buffers mode_;
   std::vector<std::string> names_;

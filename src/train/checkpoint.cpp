@@ -100,10 +100,10 @@ Checkpoint read_checkpoint(const fs::path& file) {
   return checkpoint;
 }
 
-ParameterSet weights_in(const fs::path& file) {
+ParameterSet weights_in(const fs::path& file, int replica) {
   SafetensorsFile read = read_safetensors(file);
-  if (!read.metadata.contains(kStateKey)) return std::move(read.parameters);
-  return weights_of_replica(read.parameters, 0);
+  if (read.metadata.contains(kStateKey) || replica != 0) return weights_of_replica(read.parameters, replica);
+  return std::move(read.parameters);
 }
 
 ParameterSet weights_of_replica(const ParameterSet& arrays, int replica) {
@@ -158,11 +158,12 @@ fs::path CheckpointFolder::write(const Checkpoint& checkpoint) {
   put_link(folder_ / "last.safetensors", path.filename());
   const fs::path best = file_name(state.best.step);
   if (policy_.keep_best && state.best.value && fs::exists(folder_ / best)) put_link(folder_ / "best.safetensors", best);
-  // Of a run that went on from an earlier step, what came later is of another past.
+  // Of a run that went on from an earlier step, what came later is of another past, or could not be read: it is put
+  // aside.
   std::vector<std::int64_t> steps;
   for (const CheckpointFile& file : files()) {
     if (file.step > state.step)
-      fs::remove(file.path, problem);
+      fs::rename(file.path, file.path.string() + ".aside", problem);
     else
       steps.push_back(file.step);
   }

@@ -14,8 +14,11 @@
 namespace tutti {
 namespace {
 
-// Enough rows for the full speed of a matrix product.
+// Enough rows for the full speed of a matrix product, and not so many that they take more memory than a step.
 constexpr std::int64_t kLeastRows = 256;
+constexpr std::int64_t kLeastElements = 1 << 20;
+// By a worker, between two looks at the clock.
+constexpr std::int64_t kBatchesAtOnce = 16;
 
 // A module in evaluation, until it is destroyed.
 class InEvaluation {
@@ -45,50 +48,78 @@ std::vector<std::int64_t> batch_numbers(std::int64_t batch, std::int64_t batch_r
   return numbers;
 }
 
+// What the threads of a pass work on. Whoever misses the deadline still does when the pass has failed, so nothing of it
+// is on the caller's stack.
+struct Pass {
+  std::shared_ptr<const Run> run;
+  std::shared_ptr<GraphModule> module;
+  std::shared_ptr<const Dataset> rows;
+  std::int64_t batch_rows = 0;
+  std::size_t width = 0;  // of what a batch gives: the loss times its weight, the weight, of each metric sum and count
+  std::vector<double> sums;  // by batch
+
+  void compute(std::int64_t batch) {
+    const c10::InferenceMode no_gradients;
+    const std::vector<std::int64_t> numbers = batch_numbers(batch, batch_rows, rows->size());
+    const DataRows its = rows->rows(numbers);
+    const torch::Tensor output = module->forward(graph_inputs(*run, its)).front();
+    const std::span<double> mine = std::span(sums).subspan(static_cast<std::size_t>(batch) * width, width);
+    const WeightedLoss loss = run->loss.compute(output, its.target);
+    mine[1] = loss.weight.value_or(static_cast<double>(numbers.size()));
+    if (mine[1] > 0) mine[0] = loss.loss.item<double>() * mine[1];
+    for (std::size_t m = 0; m < run->metrics.size(); ++m) {
+      const MetricSum sum = run->metrics[m].metric.measure(output, its.target);
+      mine[2 + 2 * m] = sum.sum;
+      mine[3 + 2 * m] = sum.count;
+    }
+  }
+};
+
+// Those of the run, or more where rows are small.
+std::int64_t rows_at_once(const Run& run) {
+  std::int64_t elements = 1;
+  for (const auto& [name, spec] : run.data.opened_by.description.inputs)
+    elements += element_count(spec.shape).value_or(kMostElements);
+  return std::max(run.data.batch_size, std::min(kLeastRows, kLeastElements / elements));
+}
+
 }  // namespace
 
-Evaluator::Evaluator(const Run& run, const EvaluatorOptions& options)
-    : run_(run),
+Evaluator::Evaluator(std::shared_ptr<const Run> run, const EvaluatorOptions& options)
+    : run_(std::move(run)),
       options_(options),
-      batch_rows_(std::max(run.data.batch_size, kLeastRows)),
+      batch_rows_(rows_at_once(*run_)),
       team_(options.threads, use_one_thread) {}
 
-Evaluation Evaluator::evaluate(GraphModule& module, const Dataset& rows) {
-  const std::int64_t batches = (rows.size() + batch_rows_ - 1) / batch_rows_;
-  // By batch: the loss times its weight, the weight, and of each metric sum and count.
-  const std::size_t width = 2 + 2 * run_.metrics.size();
-  std::vector<double> sums(static_cast<std::size_t>(batches) * width);
+Evaluation Evaluator::evaluate(const std::shared_ptr<GraphModule>& module, const std::shared_ptr<const Dataset>& rows) {
+  const std::int64_t batches = (rows->size() + batch_rows_ - 1) / batch_rows_;
+  const std::size_t width = 2 + 2 * run_->metrics.size();
+  const auto pass = std::make_shared<Pass>(
+      Pass{run_, module, rows, batch_rows_, width, std::vector<double>(static_cast<std::size_t>(batches) * width)});
   const int processes = options_.world == nullptr ? 1 : options_.world->size();
   const int process = options_.world == nullptr ? 0 : options_.world->rank().value;
   {
-    const InEvaluation in_evaluation(module);
+    const InEvaluation in_evaluation(*module);
     const OneThread one_thread;
-    team_.run([&](int worker) {
-      const c10::InferenceMode no_gradients;
-      const std::int64_t first = std::int64_t{process} * options_.threads + worker;
-      for (std::int64_t batch = first; batch < batches; batch += std::int64_t{processes} * options_.threads) {
-        const std::vector<std::int64_t> numbers = batch_numbers(batch, batch_rows_, rows.size());
-        const DataRows its = rows.rows(numbers);
-        const torch::Tensor output = module.forward(graph_inputs(run_, its)).front();
-        const std::span<double> mine = std::span(sums).subspan(static_cast<std::size_t>(batch) * width, width);
-        const WeightedLoss loss = run_.loss.compute(output, its.target);
-        mine[1] = loss.weight.value_or(static_cast<double>(numbers.size()));
-        if (mine[1] > 0) mine[0] = loss.loss.item<double>() * mine[1];
-        for (std::size_t m = 0; m < run_.metrics.size(); ++m) {
-          const MetricSum sum = run_.metrics[m].metric.measure(output, its.target);
-          mine[2 + 2 * m] = sum.sum;
-          mine[3 + 2 * m] = sum.count;
-        }
-      }
-    });
+    // Of all batches each process has one in so many, and of these each worker: some at a time, so that the deadline is
+    // for these.
+    const std::int64_t stride = std::int64_t{processes} * options_.threads;
+    for (std::int64_t begin = 0; begin < batches; begin += stride * kBatchesAtOnce) {
+      const std::int64_t end = std::min(batches, begin + stride * kBatchesAtOnce);
+      team_.run([pass, first = begin + process, end, processes, stride](int worker) {
+        for (std::int64_t batch = first + std::int64_t{processes} * worker; batch < end; batch += stride)
+          pass->compute(batch);
+      });
+    }
   }
+  std::vector<double>& sums = pass->sums;
   if (options_.world != nullptr) all_reduce(*options_.world, sums);  // each batch is one process's, and 0 elsewhere
   std::vector<double> all(width);
   for (std::size_t i = 0; i < sums.size(); ++i) all[i % width] += sums[i];
-  Evaluation evaluation{.rows = rows.size(), .loss = all[0] / all[1], .metrics = {}};
-  for (std::size_t m = 0; m < run_.metrics.size(); ++m)
+  Evaluation evaluation{.rows = rows->size(), .loss = all[0] / all[1], .metrics = {}};
+  for (std::size_t m = 0; m < run_->metrics.size(); ++m)
     evaluation.metrics.push_back(
-        {run_.metrics[m].name, value_of(run_.metrics[m].metric, {all[2 + 2 * m], all[3 + 2 * m]})});
+        {run_->metrics[m].name, value_of(run_->metrics[m].metric, {all[2 + 2 * m], all[3 + 2 * m]})});
   return evaluation;
 }
 
@@ -99,7 +130,7 @@ void Evaluator::for_each_output(GraphModule& module, const Dataset& rows,
   const c10::InferenceMode no_gradients;
   for (std::int64_t batch = 0; batch * batch_rows_ < rows.size(); ++batch) {
     const DataRows its = rows.rows(batch_numbers(batch, batch_rows_, rows.size()));
-    f(module.forward(graph_inputs(run_, its)), its);
+    f(module.forward(graph_inputs(*run_, its)), its);
   }
 }
 

@@ -68,7 +68,8 @@ class DataParallelStepper final : public Stepper {
         rule_(torch_options(run_->optimizer)),
         net_(made_net(training)),
         model_(net_, net_->groups(*rule_), *rule_, options_for(*run_, world_)),
-        evaluator_(*run_, {.threads = local_replicas(), .world = world_}) {
+        has_private_(data_parallel_options(*run_).is_private != nullptr),
+        evaluator_(run_, {.threads = local_replicas(), .world = has_private_ ? nullptr : world_}) {
     for (const torch::optim::OptimizerParamGroup& group : model_.optimizer().param_groups())
       rates_.push_back(group.options().get_lr());
   }
@@ -122,7 +123,22 @@ class DataParallelStepper final : public Stepper {
     return result;
   }
 
-  Evaluation evaluate(const Dataset& rows) override { return evaluator_.evaluate(*net_, rows); }
+  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
+    if (world_ == nullptr || !has_private_) return evaluator_.evaluate(net_, rows);
+    // With replica 0's private parameters, which the first process has: it evaluates, and the others hear of it.
+    Evaluation evaluation;
+    std::vector<double> numbers(1 + run_->metrics.size());
+    if (world_->rank() == Rank{0}) {
+      evaluation = evaluator_.evaluate(net_, rows);
+      numbers[0] = evaluation.loss;
+      for (std::size_t m = 0; m < evaluation.metrics.size(); ++m) numbers[1 + m] = evaluation.metrics[m].value;
+    }
+    broadcast(*world_, numbers);
+    evaluation = {.rows = rows->size(), .loss = numbers[0], .metrics = {}};
+    for (std::size_t m = 0; m < run_->metrics.size(); ++m)
+      evaluation.metrics.push_back({run_->metrics[m].name, numbers[1 + m]});
+    return evaluation;
+  }
   void save(ParameterSet& arrays) override { model_.save(arrays); }
   void restore(const ParameterSet& arrays) override { model_.restore(arrays); }
 
@@ -186,14 +202,38 @@ class DataParallelStepper final : public Stepper {
   std::unique_ptr<torch::optim::OptimizerOptions> rule_;
   std::shared_ptr<GraphModule> net_;
   DataParallel<GraphModule> model_;
+  bool has_private_;
   Evaluator evaluator_;
   std::vector<double> rates_;  // of each group of parameters, before any schedule
   std::optional<Loader> loader_;
 };
 
+// Batch norm over single numbers needs two rows of them. That is said now, not at the end of the first epoch.
+void refuse_rows_alone(const Run& run, std::int64_t rows) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
+  const DataParallelOptions options = data_parallel_options(run);
+  const std::int64_t shards = options.logical_shards > 0 ? options.logical_shards : options.replicas;
+  const std::int64_t last = run.data.options.drop_last ? 0 : rows % run.data.batch_size;
+  for (const auto& [batch, which] :
+       {std::pair(std::min(run.data.batch_size, rows), "a batch"), std::pair(last, "the last batch of an epoch")}) {
+    if (batch == 0 || (batch >= shards && batch / shards > 1)) continue;
+    for (const GraphNode& node : run.graph.nodes()) {
+      if (node.op != "batch_norm" || node.resolved.output.shape.size() != 1) continue;
+      throw UsageError(fmt::format(
+          "{} has {} {}{}, and '{}' (batch_norm) needs at least 2 in one place{}", which, batch,
+          batch == 1 ? "row" : "rows",
+          parallel != nullptr
+              ? fmt::format(", dealt out to {} {}", shards, options.logical_shards > 0 ? "shards" : "replicas")
+              : "",
+          node.path, batch == last ? R"(; "drop_last": true leaves it out)" : "; take a larger batch_size"));
+    }
+  }
+}
+
 }  // namespace
 
 void fit_data_parallel(Training& training) {
+  refuse_rows_alone(*training.run, training.data.train->size());
   DataParallelStepper stepper(training);
   run_steps(training, stepper);
 }

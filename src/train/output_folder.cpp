@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +36,13 @@ void OutputFolder::open() {
     throw Error(fmt::format("cannot write to {}: {}", path_.string(), std::generic_category().message(errno)));
   // Ends with the process, however it ends.
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(std::exchange(lock_, -1));
+    throw UsageError(fmt::format("another run is writing to {}; --output takes another folder", path_.string()));
+  }
+  // Somebody else may have put the folder aside before the lock was had.
+  struct stat had {};
+  struct stat there {};
+  if (::fstat(lock_, &had) != 0 || ::stat(file.c_str(), &there) != 0 || had.st_ino != there.st_ino) {
     ::close(std::exchange(lock_, -1));
     throw UsageError(fmt::format("another run is writing to {}; --output takes another folder", path_.string()));
   }

@@ -34,7 +34,10 @@ class CsvTable {
       for (std::int64_t i = 0; i < output.front(); ++i)
         text_ += output.front() == 1 ? ",value" : fmt::format(",value_{}", i);
     }
-    text_ += has_target_ ? ",target\n" : "\n";
+    const std::int64_t targets = are_classes_ ? 1 : element_count(description_.target.shape).value_or(1);
+    for (std::int64_t i = 0; has_target_ && i < targets; ++i)
+      text_ += targets == 1 ? ",target" : fmt::format(",target_{}", i);
+    text_ += '\n';
   }
 
   void add(const torch::Tensor& output, const torch::Tensor& target) {
@@ -47,7 +50,9 @@ class CsvTable {
         if (has_target_) text_ += "," + class_name(target[i].item<std::int64_t>());
       } else {
         for (std::int64_t k = 0; k < shown.size(1); ++k) text_ += fmt::format(",{:.9g}", shown[i][k].item<double>());
-        if (has_target_) text_ += fmt::format(",{:.9g}", target[i].flatten()[0].item<double>());
+        const torch::Tensor expected = target[i].flatten();
+        for (std::int64_t k = 0; has_target_ && k < expected.numel(); ++k)
+          text_ += fmt::format(",{:.9g}", expected[k].item<double>());
       }
       text_ += '\n';
     }
@@ -70,15 +75,16 @@ class CsvTable {
 
 }  // namespace
 
-std::string prediction_table(const Run& run, GraphModule& net, const Dataset& rows, const PredictionOptions& options) {
-  CsvTable table(run, options.has_target);
+std::string prediction_table(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows,
+                             const PredictionOptions& options) {
+  CsvTable table(*run, options.has_target);
   Evaluator(run, {}).for_each_output(net, rows, [&](const std::vector<torch::Tensor>& computed, const DataRows& batch) {
     table.add(computed.front(), batch.target);
   });
   return table.text();
 }
 
-std::string prediction_npy(const Run& run, GraphModule& net, const Dataset& rows) {
+std::string prediction_npy(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows) {
   std::vector<torch::Tensor> outputs;
   Evaluator(run, {}).for_each_output(net, rows, [&](const std::vector<torch::Tensor>& computed, const DataRows&) {
     outputs.push_back(computed.front());

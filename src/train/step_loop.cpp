@@ -91,7 +91,9 @@ class StepLoop {
     StepResult result;
     try {
       result = stepper_.step(is_interrupted);
-    } catch (const UsageError& error) {
+    } catch (const PeerError&) {
+      throw;
+    } catch (const Error& error) {
       fail(error.what());
     } catch (const c10::Error& error) {
       fail(error.what_without_backtrace());
@@ -119,7 +121,7 @@ class StepLoop {
   bool evaluate() {
     bool is_best = false;
     for (std::size_t i = 0; i < splits_.size(); ++i) {
-      const Evaluation evaluation = stepper_.evaluate(*splits_[i].rows);
+      const Evaluation evaluation = stepper_.evaluate(splits_[i].rows);
       if (i == 0) is_best = best_.take(watched(evaluation), step_);
       tell(event::EvaluationEnded{.step = step_,
                                   .epoch = epoch(),

@@ -12,7 +12,6 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/train/batch.hpp>
-#include <tutti/train/data_parallel_options.hpp>
 
 #include "training.hpp"
 
@@ -35,28 +34,6 @@ Fit find_fit(const TrainingStrategy& strategy) {
 std::int64_t steps_of(const Run& run, std::int64_t steps_per_epoch) {
   const std::int64_t by_epochs = run.train.epochs ? *run.train.epochs * steps_per_epoch : *run.train.steps;
   return std::min(by_epochs, run.train.steps.value_or(by_epochs));
-}
-
-// Batch norm over single numbers needs two rows of them. That is said now, not at the end of the first epoch.
-void refuse_rows_alone(const Run& run, std::int64_t rows) {
-  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
-  const DataParallelOptions options = data_parallel_options(run);
-  const std::int64_t shards = options.logical_shards > 0 ? options.logical_shards : options.replicas;
-  const std::int64_t last = run.data.options.drop_last ? 0 : rows % run.data.batch_size;
-  for (const auto& [batch, which] :
-       {std::pair(std::min(run.data.batch_size, rows), "a batch"), std::pair(last, "the last batch of an epoch")}) {
-    if (batch == 0 || (batch >= shards && batch / shards > 1)) continue;
-    for (const GraphNode& node : run.graph.nodes()) {
-      if (node.op != "batch_norm" || node.resolved.output.shape.size() != 1) continue;
-      throw UsageError(fmt::format(
-          "{} has {} {}{}, and '{}' (batch_norm) needs at least 2 in one place{}", which, batch,
-          batch == 1 ? "row" : "rows",
-          parallel != nullptr
-              ? fmt::format(", dealt out to {} {}", shards, options.logical_shards > 0 ? "shards" : "replicas")
-              : "",
-          node.path, batch == last ? R"(; "drop_last": true leaves it out)" : "; take a larger batch_size"));
-    }
-  }
 }
 
 // --- what a run begins with: rank 0 reads it, and the others hear of it ---
@@ -254,7 +231,9 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
                                  .steps_per_epoch();
   training.steps = steps_of(run, training.steps_per_epoch);
   training.result.steps = training.steps;
-  refuse_rows_alone(run, training.data.train->size());
+  if (const std::int64_t rest = training.steps % run.train.accumulate; rest != 0)
+    training.warnings.push_back(fmt::format("{} steps go into an update, so that the last {} of {} go into none",
+                                            run.train.accumulate, rest, training.steps));
   if (training.speaks()) {
     if (options.resume) read_checkpoint_of(training);
     if (!options.from.empty()) read_weights_of(training);
@@ -285,6 +264,8 @@ TrainResult train(const Run& run, const Events& events, const TrainOptions& opti
     throw;
   } catch (const std::exception& error) {
     if (!options.world->broken()) options.world->cancel(error.what());
+    // Misuse is what all processes see, and the first tells. This is one's own.
+    if (options.world->rank() != Rank{0}) throw Error(error.what());
     throw;
   }
 }

@@ -73,7 +73,7 @@ class Stepper {
   // With the optimizer's own rate times a factor; returns the rate.
   virtual double set_rate(double factor) = 0;
   virtual StepResult step(bool is_interrupted) = 0;
-  virtual Evaluation evaluate(const Dataset& rows) = 0;
+  virtual Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) = 0;
   // For checkpoints: on rank 0 all that the next step depends on.
   virtual void save(ParameterSet& arrays) = 0;
   virtual void restore(const ParameterSet& arrays) = 0;

@@ -57,6 +57,11 @@ expect 0 "2" grep -c "ddp_train.py --epochs 3 --processes 2 OMP" "$scratch/bin/a
 expect 0 "" rmdir "$scratch/temporary"
 mkdir "$scratch/temporary"
 
+# As long as the example says, unless told otherwise.
+sed -i 's/"epochs": [0-9]*/"epochs": 7/' "$scratch/bin/fashion_mnist.json"
+expect 0 'one BLAS thread' "${driver[@]}" --engine pytorch --passes 1
+expect 0 "ddp_train.py --epochs 7 --processes 1" tail -n 1 "$scratch/bin/asked"
+
 # A choice of them, as a table and targets.
 expect 0 "1.25 s         81.00 %" "${driver[@]}" --engine tutti --epochs 1 --passes 1
 expect 0 "reached  training: 2 replicas have at least 2 times DDP's speed" "${driver[@]}" --engine tutti,ddp --epochs 2 --passes 1

@@ -77,12 +77,13 @@ TEST(CheckpointFolder, RemovesWhatThePolicyDoesNotKeep) {
   EXPECT_THAT(steps_in(folder), ElementsAre(2, 4, 5));
 }
 
-TEST(CheckpointFolder, RemovesWhatIsOfAnotherPast) {
+TEST(CheckpointFolder, PutsAsideWhatIsOfAnotherPast) {
   const testing::ScratchFolder scratch;
   CheckpointFolder folder(scratch / "checkpoints", {.keep_last = 9});
   for (const std::int64_t step : {10, 20, 30}) (void)folder.write(checkpoint_at(step));
   (void)folder.write(checkpoint_at(15));
   EXPECT_THAT(steps_in(folder), ElementsAre(10, 15));
+  EXPECT_TRUE(std::filesystem::exists(scratch / "checkpoints/step-000000030.safetensors.aside"));
 }
 
 TEST(CheckpointFolder, TellsOfDamageAndReadsTheOneBefore) {

@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/nn/random_draws.hpp>
+#include <tutti/nn/tensor_set.hpp>
+#include <tutti/train/batch.hpp>
 
 #include "support/scratch_folder.hpp"
 #include "support/train_runs.hpp"
@@ -336,6 +338,13 @@ std::vector<Variant> variants() {
          run["graph"]["strategy"] = data_parallel(3);
          run["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
        }},
+      {"private with a frozen one, accumulated",
+       [](Json& run) {
+         run["graph"]["strategy"] = data_parallel(2);
+         run["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+         run["graph"]["nodes"][1]["nodes"][3]["frozen"] = true;
+         run["train"]["accumulate"] = 3;
+       }},
       {"private, accumulated, Ring",
        [](Json& run) {
          run["graph"]["strategy"] = data_parallel(2, {{"algorithm", "Ring"}});
@@ -467,6 +476,60 @@ TEST(Trainer, EndsOnAllProcessesWhereOneFails) {
   document["graph"]["strategy"] = data_parallel(2);
   document["optimizer"] = {{"name", "sgd"}, {"lr", 1e30}};
   EXPECT_THROW((void)train_small(read_small(document), {.processes = 2}), Error);
+}
+
+TEST(Trainer, SaysOnTheOneThatFailedAloneWhyAndEndsTheOthers) {
+  const ScratchFolder scratch;
+  Registry registry;
+  registry.losses.add({.name = "moody", .resolve = [](const Options&, const ValueSpec&, const DataDescription&) {
+                         return Loss{[](const torch::Tensor& output, const torch::Tensor& target) {
+                           const RandomDraws* draws = RandomDraws::current();
+                           if (draws != nullptr && draws->key().step == 3 && draws->key().shard == 1)
+                             throw UsageError("row 7 is bad");
+                           return WeightedLoss(torch::nn::functional::cross_entropy(output, target));
+                         }};
+                       }});
+  Json document = small_run(scratch / "run");
+  document["graph"]["strategy"] = data_parallel(2);
+  document["loss"] = "moody";
+  const tutti::Run run = read_small(document, registry);
+  std::vector<std::string> heard(2);
+  EXPECT_ANY_THROW(run_ranks(2, [&](Communicator& world) {
+    std::string& mine = heard[static_cast<std::size_t>(world.rank().value)];
+    try {
+      (void)train(run, {}, {.world = &world});
+    } catch (const ToldElsewhere&) {
+      mine = "told elsewhere";
+      throw;
+    } catch (const std::exception& error) {
+      mine = error.what();
+      throw;
+    }
+  }));
+  EXPECT_EQ(heard[0], "told elsewhere");
+  EXPECT_EQ(heard[1], "step 4: row 7 is bad");
+}
+
+// Replicas of their own, or more threads in one process than in another: all rows are evaluated once, by replica 0.
+TEST(Trainer, EvaluatesAsTheCheckpointDoes) {
+  for (const bool is_private : {false, true}) {
+    const ScratchFolder scratch;
+    Json document = small_run(scratch / "run");
+    document["data"]["rows"] = 2000;
+    document["data"]["split"] = {{"validation", 0.7}};
+    document["data"]["batch_size"] = 60;
+    document["graph"]["strategy"] = data_parallel(3);
+    if (is_private) document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+    const auto run = std::make_shared<const tutti::Run>(read_small(document));
+    const Trained trained = train_small(*run, {.processes = 2});
+    const auto net = std::make_shared<GraphModule>(run->graph, run->seed);
+    fill_module(weights_in(trained.result.last_checkpoint), *net);
+    const Evaluation expected = Evaluator(run, {}).evaluate(net, open_data(*run).validation);
+    const auto told = trained.told->of<event::EvaluationEnded>();
+    ASSERT_EQ(told[told.size() - 2].split, "validation");
+    EXPECT_EQ(told[told.size() - 2].loss, expected.loss) << is_private;
+    EXPECT_EQ(told[told.size() - 2].metrics, expected.metrics) << is_private;
+  }
 }
 
 // --- private parameters ---

@@ -56,7 +56,8 @@ struct DataParallelOptions {
   // processes. A step that fails on one of them fails on all, and breaks the world, which must outlive this.
   Communicator* world = nullptr;
   // By name, parameters and buffers that each replica has to itself: they are never averaged, but follow the mean
-  // gradient of the replica's own rows. The module's own are those of its process's first replica.
+  // gradient of the replica's own rows. The module's own are those of its process's first replica, buffers those of the
+  // first of all.
   std::function<bool(const std::string& name)> is_private = {};
   // Auto sums slices and updates them in one go. Another algorithm, or a compression, is carried out as named, on every
   // replica's gradients.
@@ -227,7 +228,8 @@ class DataParallel {
   // given the same state everywhere. A UsageError names what does not fit; nothing was changed then.
   void save(ParameterSet& state) { engine_.save(state); }
   void restore(const ParameterSet& state) { engine_.restore(state); }
-  // What the compression saved up to now, over all replicas. Nothing travelled where there is none.
+  // What the compression saved up to now, over all replicas; with a world, over this process. Nothing travelled where
+  // there is none.
   CompressionTally compression_tally() const { return engine_.compression_tally(); }
   // In one line: how many replicas, which path the gradients take, and what it costs.
   std::string describe() const { return engine_.describe(); }

@@ -39,7 +39,7 @@ struct Checkpoint {
 Checkpoint read_checkpoint(const std::filesystem::path& file);
 
 // Parameters and buffers alone, out of a checkpoint or of a safetensors file of another origin.
-ParameterSet weights_in(const std::filesystem::path& file);
+ParameterSet weights_in(const std::filesystem::path& file, int replica = 0);
 // Those of a replica that has parameters of its own, where it is not the first. A UsageError where there is none.
 ParameterSet weights_of_replica(const ParameterSet& arrays, int replica);
 

@@ -1,7 +1,7 @@
 // The loss and the metrics of a run over all rows of a dataset.
 //
-//   Evaluator evaluator(run, {.threads = 2});
-//   Evaluation test = evaluator.evaluate(*net, *data.test);
+//   Evaluator evaluator(run, {.threads = 2});                  // shared, as all of this: threads may be late
+//   Evaluation test = evaluator.evaluate(net, data.test);
 //   test.loss; test.metrics;                       // {"accuracy", 0.87}
 //
 // Rows go through the network in batches of a size that the run alone gives, and sums are added up in their order: the
@@ -33,13 +33,13 @@ struct EvaluatorOptions {
   Communicator* world = nullptr;  // processes that share the rows out, and all get the result
 };
 
-// One thread at a time; the run must outlive it.
+// One thread at a time.
 class Evaluator {
  public:
-  Evaluator(const Run& run, const EvaluatorOptions& options);
+  Evaluator(std::shared_ptr<const Run> run, const EvaluatorOptions& options);
 
   // The module is in evaluation meanwhile, and afterwards as it was.
-  Evaluation evaluate(GraphModule& module, const Dataset& rows);
+  Evaluation evaluate(const std::shared_ptr<GraphModule>& module, const std::shared_ptr<const Dataset>& rows);
 
   // What the graph computes of the rows, batch by batch and in order, on the caller's thread: for predictions. All
   // batches are of this process.
@@ -47,7 +47,7 @@ class Evaluator {
                        const std::function<void(const std::vector<torch::Tensor>& outputs, const DataRows& batch)>& f);
 
  private:
-  const Run& run_;
+  std::shared_ptr<const Run> run_;
   EvaluatorOptions options_;
   std::int64_t batch_rows_;
   WorkerTeam team_;

@@ -6,6 +6,7 @@
 //   std::string npy = prediction_npy(run, net, *data.test);      // the first output as it is, as numpy reads it
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <tutti/data/dataset.hpp>
@@ -20,8 +21,9 @@ struct PredictionOptions {
 
 // A line of CSV for each row: of classes the likeliest and how likely it is, of numbers these. A UsageError where the
 // first output of a row is no list of numbers.
-std::string prediction_table(const Run& run, GraphModule& net, const Dataset& rows, const PredictionOptions& options);
+std::string prediction_table(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows,
+                             const PredictionOptions& options);
 
-std::string prediction_npy(const Run& run, GraphModule& net, const Dataset& rows);
+std::string prediction_npy(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows);
 
 }  // namespace tutti
