@@ -1,5 +1,6 @@
 // `tutti train run.json`: trains what a run file describes, on this process or as one of several.
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -98,6 +99,11 @@ void run_train(Arguments arguments) {
   const Interruption interruption;
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is told may go; the run goes on
   tell_misuse_once([&] {
+    if (!request.trace.empty()) {
+      const std::filesystem::path folder = std::filesystem::absolute(request.trace).parent_path();
+      if (!std::filesystem::is_directory(folder))
+        throw UsageError(fmt::format("--trace {}: there is no folder {}", request.trace, folder.string()));
+    }
     const Run run = source.read();
     if (const auto place = own_place()) {
       if (const auto why = why_not_trainable(run, place->size)) throw UsageError(*why);

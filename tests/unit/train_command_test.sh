@@ -132,7 +132,7 @@ beside refused 2 'train.epochs: expected a whole number from 1 to 1000000000, fo
   train "$iris" "${never[@]}" --set train.epochs=many
 beside refused 2 "expected a path and a value, as in train.epochs=5" train "$iris" "${never[@]}" --set train.epochs
 beside refused 2 "output: $iris is a file, expected a folder" train "$iris" --output "$iris"
-beside refused 1 "cannot write nowhere/trace.json" train "$iris" "${never[@]}" --trace nowhere/trace.json
+beside refused 2 "--trace nowhere/trace.json: there is no folder" train "$iris" "${never[@]}" --trace nowhere/trace.json
 beside refused 2 "--from nothing.safetensors: there is no such file" train "$iris" "${never[@]}" --from nothing.safetensors
 
 # Data that is missing or not as it should be.
