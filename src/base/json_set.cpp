@@ -20,6 +20,7 @@ using detail::find_member;
 using detail::found;
 using detail::in_quotes;
 using detail::JsonNode;
+using detail::JsonPlace;
 using detail::JsonSource;
 using detail::keys_of;
 using detail::missing_key;
