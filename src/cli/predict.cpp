@@ -44,8 +44,8 @@ void run_predict(Arguments arguments) {
       input.empty() ? rows_of_split(open_data(*run), split)
                     : open_inputs(run->data.opened_by, run->data.options, run->seed, input);
   const std::string text = extension == ".npy"
-                               ? prediction_npy(run, *trained.module(), *rows)
-                               : prediction_table(run, *trained.module(), *rows, {.has_target = input.empty()});
+                               ? prediction_npy(run, trained.module(), *rows)
+                               : prediction_table(run, trained.module(), *rows, {.has_target = input.empty()});
   if (to.empty()) {
     fmt::print("{}", text);
   } else {

@@ -1,5 +1,6 @@
 #include "cli/ranks.hpp"
 
+#include <exception>
 #include <span>
 
 #include <fmt/format.h>
@@ -48,10 +49,25 @@ void run_on_ranks(const std::vector<int>& counts, const std::function<void(Commu
   for (const int ranks : counts) run_ranks(ranks, f, {.shared_memory = options.shared_memory});
 }
 
-void run_with_processes(const std::function<void(Communicator*)>& f) {
+void run_with_processes(const std::function<void()>& prepare, const std::function<void(Communicator*)>& work) {
   const std::optional<ProcessPlace> place = own_place();
-  if (!place || place->size == 1) return f(nullptr);
-  run_rank(join(*place, {}), [&](Communicator& world) { f(&world); });
+  if (!place || place->size == 1) {
+    prepare();
+    return work(nullptr);
+  }
+  std::exception_ptr problem;
+  try {
+    prepare();
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  run_rank(join(*place, {}), [&](Communicator& world) {
+    std::int64_t first = problem ? world.rank().value : world.size();
+    all_reduce(world, std::span(&first, 1), {.op = ReduceOp::min});
+    if (first == world.size()) return tell_misuse_once([&] { work(&world); });
+    if (first == world.rank().value) std::rethrow_exception(problem);
+    throw Ended{0};  // the exit code of the job is that of the process that tells
+  });
 }
 
 void tell_misuse_once(const std::function<void()>& work) {

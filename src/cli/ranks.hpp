@@ -32,8 +32,10 @@ struct RanksOptions {
 void run_on_ranks(const std::vector<int>& counts, const std::function<void(Communicator&)>& f,
                   const RanksOptions& options = {});
 
-// Runs it once: with the world of the processes that a launcher started, or with none where this one is alone.
-void run_with_processes(const std::function<void(Communicator* world)>& f);
+// Runs `work` once: with the world of the processes that a launcher started, or with none where this one is alone.
+// Before that, `prepare` on each of them: what it throws is told by the first process that is not ready, be it on
+// another host, and ends all of them. Misuse that `work` finds is rank 0's to tell.
+void run_with_processes(const std::function<void()>& prepare, const std::function<void(Communicator* world)>& work);
 
 // Runs a verb's work. All processes of a job get the same arguments, so rank 0 tells of misuse, and the others end with
 // its exit code.

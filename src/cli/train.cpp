@@ -98,36 +98,37 @@ void run_train(Arguments arguments) {
 
   const Interruption interruption;
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is told may go; the run goes on
-  tell_misuse_once([&] {
+  std::optional<Run> run;
+  const auto prepare = [&] {
     if (!request.trace.empty()) {
       const std::filesystem::path folder = std::filesystem::absolute(request.trace).parent_path();
       if (!std::filesystem::is_directory(folder))
         throw UsageError(fmt::format("--trace {}: there is no folder {}", request.trace, folder.string()));
     }
-    const Run run = source.read();
+    run = source.read();
     if (const auto place = own_place()) {
-      if (const auto why = why_not_trainable(run, place->size)) throw UsageError(*why);
+      if (const auto why = why_not_trainable(*run, place->size)) throw UsageError(*why);
     }
-    bool is_interrupted = false;
-    const auto train_it = [&](Communicator* world) {
-      const bool speaks = world == nullptr || world->rank() == Rank{0};
-      const TrainResult result = train(run, speaks ? observers(run, request) : Events(),
-                                       {.world = world,
-                                        .resume = request.resume,
-                                        .from = request.from,
-                                        .is_interrupted = [&] { return interruption.is_wanted(); },
-                                        .trace = !request.trace.empty()});
-      if (speaks) tell_result(result, request, source);
-      is_interrupted = result.reason == Reason::interrupted;
-    };
-    try {
-      run_with_processes(train_it);
-    } catch (const ToldElsewhere&) {
-      throw Ended{0};  // the exit code of the job is that of the process that tells
-    }
-    // As a shell tells it where a signal ended a program; another process may have got it.
-    if (is_interrupted) throw Ended{128 + (interruption.is_wanted() ? interruption.signal() : SIGINT)};
-  });
+  };
+  bool is_interrupted = false;
+  const auto train_it = [&](Communicator* world) {
+    const bool speaks = world == nullptr || world->rank() == Rank{0};
+    const TrainResult result = train(*run, speaks ? observers(*run, request) : Events(),
+                                     {.world = world,
+                                      .resume = request.resume,
+                                      .from = request.from,
+                                      .is_interrupted = [&] { return interruption.is_wanted(); },
+                                      .trace = !request.trace.empty()});
+    if (speaks) tell_result(result, request, source);
+    is_interrupted = result.reason == Reason::interrupted;
+  };
+  try {
+    run_with_processes(prepare, train_it);
+  } catch (const ToldElsewhere&) {
+    throw Ended{0};  // the exit code of the job is that of the process that tells
+  }
+  // As a shell tells it where a signal ended a program; another process may have got it.
+  if (is_interrupted) throw Ended{128 + (interruption.is_wanted() ? interruption.signal() : SIGINT)};
 }
 
 }  // namespace tutti::cli

@@ -42,6 +42,34 @@ class InEvaluation {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
 };
 
+// Modules of users may write to their buffers whenever they are called. So each worker has a copy of such a network,
+// and each batch begins with the buffers that the network has: the same bits on any number of threads, and nothing is
+// left behind.
+class Seats {
+ public:
+  Seats(std::shared_ptr<GraphModule> net, int workers) : net_(std::move(net)) {
+    const bool has_modules = std::ranges::any_of(
+        net_->graph().nodes(), [](const GraphNode& node) { return node.resolved.make_module != nullptr; });
+    if (!has_modules) return;
+    for (int worker = 0; worker < workers; ++worker)
+      copies_.push_back(std::dynamic_pointer_cast<GraphModule>(net_->clone()));
+  }
+
+  // For the next batch of a worker.
+  GraphModule& operator[](int worker) const {
+    if (copies_.empty()) return *net_;
+    GraphModule& copy = *copies_[static_cast<std::size_t>(worker)];
+    const torch::NoGradGuard no_gradients;
+    auto buffers = copy.named_buffers();
+    for (const auto& item : net_->named_buffers()) buffers[item.key()].copy_(item.value());
+    return copy;
+  }
+
+ private:
+  std::shared_ptr<GraphModule> net_;
+  std::vector<std::shared_ptr<GraphModule>> copies_;  // by worker
+};
+
 std::vector<std::int64_t> batch_numbers(std::int64_t batch, std::int64_t batch_rows, std::int64_t rows) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(std::min(batch_rows, rows - batch * batch_rows)));
   std::iota(numbers.begin(), numbers.end(), batch * batch_rows);
@@ -52,17 +80,17 @@ std::vector<std::int64_t> batch_numbers(std::int64_t batch, std::int64_t batch_r
 // is on the caller's stack.
 struct Pass {
   std::shared_ptr<const Run> run;
-  std::shared_ptr<GraphModule> module;
+  Seats seats;
   std::shared_ptr<const Dataset> rows;
   std::int64_t batch_rows = 0;
   std::size_t width = 0;  // of what a batch gives: the loss times its weight, the weight, of each metric sum and count
   std::vector<double> sums;  // by batch
 
-  void compute(std::int64_t batch) {
+  void compute(int worker, std::int64_t batch) {
     const c10::InferenceMode no_gradients;
     const std::vector<std::int64_t> numbers = batch_numbers(batch, batch_rows, rows->size());
     const DataRows its = rows->rows(numbers);
-    const torch::Tensor output = module->forward(graph_inputs(*run, its)).front();
+    const torch::Tensor output = seats[worker].forward(graph_inputs(*run, its)).front();
     const std::span<double> mine = std::span(sums).subspan(static_cast<std::size_t>(batch) * width, width);
     const WeightedLoss loss = run->loss.compute(output, its.target);
     mine[1] = loss.weight.value_or(static_cast<double>(numbers.size()));
@@ -94,12 +122,13 @@ Evaluator::Evaluator(std::shared_ptr<const Run> run, const EvaluatorOptions& opt
 Evaluation Evaluator::evaluate(const std::shared_ptr<GraphModule>& module, const std::shared_ptr<const Dataset>& rows) {
   const std::int64_t batches = (rows->size() + batch_rows_ - 1) / batch_rows_;
   const std::size_t width = 2 + 2 * run_->metrics.size();
-  const auto pass = std::make_shared<Pass>(
-      Pass{run_, module, rows, batch_rows_, width, std::vector<double>(static_cast<std::size_t>(batches) * width)});
+  std::shared_ptr<Pass> pass;
   const int processes = options_.world == nullptr ? 1 : options_.world->size();
   const int process = options_.world == nullptr ? 0 : options_.world->rank().value;
   {
     const InEvaluation in_evaluation(*module);
+    pass = std::make_shared<Pass>(Pass{run_, Seats(module, options_.threads), rows, batch_rows_, width,
+                                       std::vector<double>(static_cast<std::size_t>(batches) * width)});
     const OneThread one_thread;
     // Of all batches each process has one in so many, and of these each worker: some at a time, so that the deadline is
     // for these.
@@ -108,7 +137,7 @@ Evaluation Evaluator::evaluate(const std::shared_ptr<GraphModule>& module, const
       const std::int64_t end = std::min(batches, begin + stride * kBatchesAtOnce);
       team_.run([pass, first = begin + process, end, processes, stride](int worker) {
         for (std::int64_t batch = first + std::int64_t{processes} * worker; batch < end; batch += stride)
-          pass->compute(batch);
+          pass->compute(worker, batch);
       });
     }
   }
@@ -123,14 +152,15 @@ Evaluation Evaluator::evaluate(const std::shared_ptr<GraphModule>& module, const
   return evaluation;
 }
 
-void Evaluator::for_each_output(GraphModule& module, const Dataset& rows,
+void Evaluator::for_each_output(const std::shared_ptr<GraphModule>& module, const Dataset& rows,
                                 const std::function<void(const std::vector<torch::Tensor>&, const DataRows&)>& f) {
-  const InEvaluation in_evaluation(module);
+  const InEvaluation in_evaluation(*module);
+  const Seats seats(module, 1);
   const OneThread one_thread;
   const c10::InferenceMode no_gradients;
   for (std::int64_t batch = 0; batch * batch_rows_ < rows.size(); ++batch) {
     const DataRows its = rows.rows(batch_numbers(batch, batch_rows_, rows.size()));
-    f(module.forward(graph_inputs(*run_, its)), its);
+    f(seats[0].forward(graph_inputs(*run_, its)), its);
   }
 }
 

@@ -75,8 +75,8 @@ class CsvTable {
 
 }  // namespace
 
-std::string prediction_table(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows,
-                             const PredictionOptions& options) {
+std::string prediction_table(const std::shared_ptr<const Run>& run, const std::shared_ptr<GraphModule>& net,
+                             const Dataset& rows, const PredictionOptions& options) {
   CsvTable table(*run, options.has_target);
   Evaluator(run, {}).for_each_output(net, rows, [&](const std::vector<torch::Tensor>& computed, const DataRows& batch) {
     table.add(computed.front(), batch.target);
@@ -84,7 +84,8 @@ std::string prediction_table(const std::shared_ptr<const Run>& run, GraphModule&
   return table.text();
 }
 
-std::string prediction_npy(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows) {
+std::string prediction_npy(const std::shared_ptr<const Run>& run, const std::shared_ptr<GraphModule>& net,
+                           const Dataset& rows) {
   std::vector<torch::Tensor> outputs;
   Evaluator(run, {}).for_each_output(net, rows, [&](const std::vector<torch::Tensor>& computed, const DataRows&) {
     outputs.push_back(computed.front());

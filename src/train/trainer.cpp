@@ -1,7 +1,6 @@
 #include <tutti/train/trainer.hpp>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include <tutti/nn/blas.hpp>
 #include <tutti/train/batch.hpp>
 
+#include "run_comparison.hpp"
 #include "training.hpp"
 
 namespace tutti {
@@ -78,22 +78,6 @@ void share(Communicator& world, std::optional<Checkpoint>& checkpoint, const std
   checkpoint->arrays = std::move(*arrays);
 }
 
-// What is not the same run any more, by path; changes that do not matter to what is learnt from here on are left out.
-void find_changes(const Json& before, const Json& now, const std::string& path, std::vector<std::string>& changes) {
-  static const std::array<std::string_view, 8> kFree{"output",        "checkpoints",          "train.epochs",
-                                                     "train.steps",   "train.evaluate_every", "train.log_every",
-                                                     "train.best_by", "train.early_stopping"};
-  if (before == now || std::ranges::find(kFree, path) != kFree.end() || path.ends_with(".strategy")) return;
-  if (!before.is_object() || !now.is_object()) {
-    changes.push_back(path);
-    return;
-  }
-  Json all = before;
-  all.update(now);
-  for (const auto& [key, value] : all.items())
-    find_changes(before.value(key, Json()), now.value(key, Json()), path.empty() ? key : path + "." + key, changes);
-}
-
 // Private parameters of replicas that there are no more.
 bool has_more_replicas(const ParameterSet& arrays, const Run& run) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
@@ -106,7 +90,7 @@ void compare_with_checkpoint(Training& training) {
   const Run& run = *training.run;
   std::vector<std::string> changes;
   const Json before = Json::parse(state.run, nullptr, /*allow_exceptions=*/false);
-  if (before.is_object()) find_changes(before, *run.resolved, "", changes);
+  if (before.is_object()) changes = changes_since(before, *run.resolved);
   if (!changes.empty())
     training.warnings.push_back(
         fmt::format("the run file has changed since the checkpoint was written: {}", fmt::join(changes, ", ")));
@@ -221,6 +205,7 @@ namespace {
 TrainResult train_here(const Run& run, const Events& events, const TrainOptions& options) {
   if (const auto why = why_not_trainable(run, options.world == nullptr ? 1 : options.world->size()))
     throw UsageError(*why);
+  if (options.world != nullptr) refuse_other_runs(*options.world, run);
   Training training{
       .run = std::make_shared<const Run>(run), .data = open_data(run), .events = events, .options = options};
   training.warnings = run.warnings;

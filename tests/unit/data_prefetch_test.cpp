@@ -63,17 +63,26 @@ TEST(Prefetch, RethrowsInPlaceOfWhatCouldNotBeMade) {
   EXPECT_EQ(things.next(), 3);
 }
 
-TEST(Prefetch, SaysWhereNothingComesInTime) {
-  std::atomic<bool> may_go_on{false};
-  Prefetch<int> things(
-      [&](std::int64_t number) {
-        may_go_on.wait(false);
-        return static_cast<int>(number);
-      },
-      {.deadline = std::chrono::milliseconds(1)});
-  EXPECT_EQ(failure_of(things), "the data is late: nothing came within 0 s");
-  may_go_on = true;
-  may_go_on.notify_all();
+// What is made has been forgotten when it comes; nobody waits for it, nor for its end.
+TEST(Prefetch, SaysWhereNothingComesInTimeAndLeavesItsThread) {
+  const auto may_go_on = std::make_shared<std::atomic<bool>>(false);
+  const auto has_ended = std::make_shared<std::atomic<bool>>(false);
+  {
+    Prefetch<int> things(
+        [may_go_on, has_ended](std::int64_t number) {
+          may_go_on->wait(false);
+          *has_ended = true;
+          has_ended->notify_all();
+          return static_cast<int>(number);
+        },
+        {.deadline = std::chrono::milliseconds(1)});
+    EXPECT_EQ(failure_of(things), "the data is late: nothing came within 0 s");
+    EXPECT_EQ(failure_of(things), "the data is late: nothing came within 0 s");
+  }
+  EXPECT_FALSE(*has_ended);
+  *may_go_on = true;
+  may_go_on->notify_all();
+  has_ended->wait(false);
 }
 
 TEST(Prefetch, EndsAtOnceWhateverLiesReady) {

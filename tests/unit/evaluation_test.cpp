@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include <gtest/gtest.h>
+#include <tutti/graph/module_operator.hpp>
 #include <tutti/train/batch.hpp>
+#include <tutti/train/predictions.hpp>
 
 #include "support/scratch_folder.hpp"
 #include "support/train_runs.hpp"
@@ -71,6 +73,49 @@ TEST(Evaluation, PutsEachPartOfTheModuleBackAsItWas) {
   EXPECT_TRUE(net->is_training());
   EXPECT_FALSE(net->named_modules("", false)["body.norm"]->is_training());
   EXPECT_TRUE(net->named_modules("", false)["body.drop"]->is_training());
+}
+
+// Counts how often it was called, and adds that to what it is given.
+struct Counting : torch::nn::Module {
+  Counting() { calls = register_buffer("calls", torch::zeros({1})); }
+  torch::Tensor calls;
+};
+
+Registry with_counting() {
+  Registry registry;
+  registry.operators.add(
+      module_operator({.name = "counting",
+                       .make = [](const Options&, std::span<const ValueSpec>) { return std::make_shared<Counting>(); },
+                       .forward =
+                           [](torch::nn::Module& module, std::span<const torch::Tensor> inputs) {
+                             torch::Tensor& calls = dynamic_cast<Counting&>(module).calls;
+                             calls += 1;
+                             return inputs[0] * calls;
+                           }}));
+  return registry;
+}
+
+TEST(Evaluation, LeavesModulesThatCountTheirCallsAsTheyWere) {
+  Json document = small_run("unused");
+  document["data"]["rows"] = 2000;
+  document["graph"]["nodes"][2]["inputs"] = {"counted"};
+  document["graph"]["nodes"].push_back({{"id", "counted"}, {"op", "counting"}, {"inputs", {"body"}}});
+  const auto run = std::make_shared<const tutti::Run>(read_small(document, with_counting()));
+  const DataSplits data = open_data(*run);
+  const auto net = std::make_shared<GraphModule>(run->graph, run->seed);
+  const torch::Tensor calls = net->named_buffers()["counted.calls"];
+  const Evaluation expected = Evaluator(run, {}).evaluate(net, data.train);
+  EXPECT_EQ(calls.item<float>(), 0);
+  for (const int threads : {1, 2, 3}) {
+    const Evaluation found = Evaluator(run, {.threads = threads}).evaluate(net, data.train);
+    EXPECT_EQ(found.loss, expected.loss) << threads;
+    EXPECT_EQ(found.metrics, expected.metrics) << threads;
+  }
+  const std::string predicted = prediction_npy(run, net, *data.train);
+  EXPECT_EQ(prediction_npy(run, net, *data.train), predicted);
+  EXPECT_EQ(calls.item<float>(), 0);
+  calls.fill_(3);  // what it has counted in training is what an evaluation begins with
+  EXPECT_NE(Evaluator(run, {.threads = 2}).evaluate(net, data.train).loss, expected.loss);
 }
 
 }  // namespace

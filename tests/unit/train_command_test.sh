@@ -163,6 +163,16 @@ beside refused_once 2 "num_replicas: expected at least one for each of 2 process
   train "$iris" "${never[@]}" "${two[@]}" --set graph.strategy.num_replicas=1
 beside refused_once 2 "--from nothing.safetensors: there is no such file" train "$iris" "${never[@]}" "${two[@]}" --from nothing.safetensors
 
+# One process that cannot read what the others can says so itself.
+alone() {
+  local status=0
+  tutti launch --processes 2 -- sh -c 'run=$1; [ "$RANK" = 0 ] || run=nothing.json; shift; exec tutti train "$run" "$@"' - \
+    "$iris" "${never[@]}" "${two[@]}" >alone.out 2>&1 || status=$?
+  [[ $status == 2 && $(grep -c '^\[1\] tutti: cannot read nothing.json: there is no such file' alone.out) == 1 &&
+    $(sentences alone.out | grep -c '^\[.\] tutti: ') == 1 ]] || wrong "$LINENO" "got $status and \"$(<alone.out)\""
+}
+beside alone
+
 # --- A run, and again from what it has written down, wherever that is read.
 tutti train "$iris" --output first --set train.epochs=3 --set 'optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9}' \
   --set data.batch_size=12 >first.out 2>first.err
@@ -399,5 +409,21 @@ begin launched "$program" launch --processes 2 -- train "$iris" "${two[@]}" --ou
 end_with INT 130
 expect 0 " steps are done; to go on: tutti " cat launched.out
 expect 1 "" grep '\] tutti: [^B]' launched.err
+
+# One of several processes is killed: the job says which, and goes on later as if nothing had happened.
+begin killed "$program" launch --processes 2 -- train "$iris" "${two[@]}" "${steps[@]}" --output killed
+victim=$(pgrep -P "$job" -f -- train | sed -n 2p)
+kill -9 "$victim"
+within 60 is_gone "$job" || kill -9 "$job"
+{ wait "$job"; } 2>/dev/null
+status=$?
+job=
+[[ $status != 0 ]] || wrong "$LINENO" "expected a failure"
+expect 0 "was ended by signal 9" cat killed.err
+for name in killed unharmed; do
+  expect 0 "finished at step 3000" tutti launch --processes 2 -- train "$iris" "${two[@]}" "${steps[@]}" --output $name --resume
+  export_last $name
+done
+same killed unharmed
 [[ ! -e cases/failed ]] || failures=$((failures + 1))
 finish

@@ -1,13 +1,24 @@
 #!/usr/bin/env bash
-# Every run file among the examples is trained, for a few steps, and what it learns is evaluated.
+# Every run file among the examples is trained, for a few steps; or those whose name is given as a whole, and then they must
+# reach so much of the test set.
 #
-#   tests/unit/train_examples_test.sh <tutti>
+#   tests/unit/train_examples_test.sh <tutti> [<example>=<percent>]...
 set -uo pipefail
 root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/unit/expect.sh
 source "$root/tests/unit/expect.sh"
 tutti=$(readlink -f -- "$1")
 cd "$scratch" || exit 1
+shift
+
+for whole in "$@"; do
+  name=${whole%=*}
+  expect 0 "finished at step" "$tutti" train "$root/examples/$name.json" --output "$name"
+  reached=$("$tutti" eval "$name" --weights last --json | sed -n 's/.*"accuracy":\([0-9.]*\).*/\1/p')
+  expect 0 "" awk -v reached="$reached" -v wanted="${whole#*=}" \
+    'BEGIN { print "reached", reached; exit !(100 * reached >= wanted) }'
+done
+(($# == 0)) || finish
 
 for file in "$root"/examples/*.json; do
   name=$(basename "$file" .json)

@@ -478,6 +478,24 @@ TEST(Trainer, EndsOnAllProcessesWhereOneFails) {
   EXPECT_THROW((void)train_small(read_small(document), {.processes = 2}), Error);
 }
 
+// What each of two processes says in the end, of runs that fail.
+std::vector<std::string> said_by_two(const std::vector<tutti::Run>& runs) {
+  std::vector<std::string> said(2);
+  EXPECT_ANY_THROW(run_ranks(2, [&](Communicator& world) {
+    const auto rank = static_cast<std::size_t>(world.rank().value);
+    try {
+      (void)train(runs[rank], {}, {.world = &world});
+    } catch (const ToldElsewhere&) {
+      said[rank] = "told elsewhere";
+      throw;
+    } catch (const std::exception& error) {
+      said[rank] = error.what();
+      throw;
+    }
+  }));
+  return said;
+}
+
 TEST(Trainer, SaysOnTheOneThatFailedAloneWhyAndEndsTheOthers) {
   const ScratchFolder scratch;
   Registry registry;
@@ -493,21 +511,21 @@ TEST(Trainer, SaysOnTheOneThatFailedAloneWhyAndEndsTheOthers) {
   document["graph"]["strategy"] = data_parallel(2);
   document["loss"] = "moody";
   const tutti::Run run = read_small(document, registry);
-  std::vector<std::string> heard(2);
-  EXPECT_ANY_THROW(run_ranks(2, [&](Communicator& world) {
-    std::string& mine = heard[static_cast<std::size_t>(world.rank().value)];
-    try {
-      (void)train(run, {}, {.world = &world});
-    } catch (const ToldElsewhere&) {
-      mine = "told elsewhere";
-      throw;
-    } catch (const std::exception& error) {
-      mine = error.what();
-      throw;
-    }
-  }));
-  EXPECT_EQ(heard[0], "told elsewhere");
-  EXPECT_EQ(heard[1], "step 4: row 7 is bad");
+  EXPECT_EQ(said_by_two({run, run}), (std::vector<std::string>{"told elsewhere", "step 4: row 7 is bad"}));
+}
+
+TEST(Trainer, RefusesProcessesThatHaveDifferentRunFiles) {
+  const ScratchFolder scratch;
+  Json document = small_run(scratch / "run");
+  document["graph"]["strategy"] = data_parallel(2);
+  Json other = document;
+  other["optimizer"]["lr"] = 0.06;
+  other["graph"]["nodes"][0]["units"] = 7;
+  other["output"] = (scratch / "elsewhere").string();
+  EXPECT_EQ(said_by_two({read_small(document), read_small(other)}),
+            (std::vector<std::string>{"told elsewhere",
+                                      "this process has another run file than rank 0: graph.nodes, optimizer.lr"}));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run"));
 }
 
 // Replicas of their own, or more threads in one process than in another: all rows are evaluated once, by replica 0.

@@ -15,6 +15,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -32,7 +33,8 @@ struct PrefetchOptions {
   Duration deadline = kDefaultDeadline;  // for the next one
 };
 
-// One thread at a time calls it; another calls `make`.
+// One thread at a time calls it; another calls `make`, which owns what it needs: where it comes back late, that thread
+// has it for longer than the Prefetch lives.
 template <typename T>
 class Prefetch {
  public:
@@ -43,67 +45,92 @@ class Prefetch {
     if (ahead_ == 0) throw UsageError("expected at least 1 to be made ahead, found 0");
     start_at(options.first);
   }
-  // Waits for no more than the one that is being made.
+  // Waits for no more than the one that is being made, and no longer than the deadline.
   ~Prefetch() { stop(); }
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
   void start_at(std::int64_t first) {
     stop();
-    ready_.clear();
-    failure_ = nullptr;
-    thread_ = std::jthread([this, first](const std::stop_token& stopped) { run(stopped, first); });
+    shared_ = std::make_shared<Shared>();
+    thread_ = std::jthread([shared = shared_, make = make_, ahead = ahead_, first](const std::stop_token& stopped) {
+      run(*shared, make, ahead, first, stopped);
+    });
   }
 
   T next() {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, deadline_, [&] { return !ready_.empty() || failure_; }))
+    std::unique_lock lock(shared_->mutex);
+    if (!shared_->changed.wait_for(lock, deadline_, [&] { return !shared_->ready.empty() || shared_->failure; })) {
+      shared_->is_late = true;
       throw Error(fmt::format("the data is late: nothing came within {} s",
                               std::chrono::duration_cast<std::chrono::seconds>(deadline_).count()));
-    if (ready_.empty()) std::rethrow_exception(failure_);
-    T thing = std::move(ready_.front());
-    ready_.pop_front();
+    }
+    if (shared_->ready.empty()) std::rethrow_exception(shared_->failure);
+    T thing = std::move(shared_->ready.front());
+    shared_->ready.pop_front();
     lock.unlock();
-    changed_.notify_one();
+    shared_->changed.notify_all();
     return thing;
   }
 
  private:
-  void run(const std::stop_token& stopped, std::int64_t number) {
+  // What the two threads share.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable_any changed;  // there is one more, one less, a failure, or the end
+    std::deque<T> ready;
+    std::exception_ptr failure;
+    bool is_late = false;  // somebody has waited in vain
+    bool has_ended = false;
+  };
+
+  static void run(Shared& shared, const Make& make, std::size_t ahead, std::int64_t first,
+                  const std::stop_token& stopped) {
+    std::exception_ptr failure;
     try {
-      for (;; ++number) {
-        {
-          std::unique_lock lock(mutex_);
-          if (!changed_.wait(lock, stopped, [&] { return ready_.size() < ahead_; })) return;
-        }
-        if (stopped.stop_requested()) return;
-        T thing = make_(number);
-        {
-          const std::lock_guard lock(mutex_);
-          ready_.push_back(std::move(thing));
-        }
-        changed_.notify_one();
-      }
+      make_until(stopped, shared, make, ahead, first);
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
+      failure = std::current_exception();
     }
-    changed_.notify_one();
+    const std::lock_guard lock(shared.mutex);
+    shared.failure = failure;
+    shared.has_ended = true;
+    shared.changed.notify_all();
   }
 
+  static void make_until(const std::stop_token& stopped, Shared& shared, const Make& make, std::size_t ahead,
+                         std::int64_t number) {
+    for (;; ++number) {
+      {
+        std::unique_lock lock(shared.mutex);
+        if (!shared.changed.wait(lock, stopped, [&] { return shared.ready.size() < ahead; })) return;
+      }
+      if (stopped.stop_requested()) return;
+      T thing = make(number);
+      {
+        const std::lock_guard lock(shared.mutex);
+        shared.ready.push_back(std::move(thing));
+      }
+      shared.changed.notify_all();
+    }
+  }
+
+  // A thread that is late is left to itself.
   void stop() {
     if (!thread_.joinable()) return;
     thread_.request_stop();
+    {
+      std::unique_lock lock(shared_->mutex);
+      const Duration patience = shared_->is_late ? Duration::zero() : deadline_;
+      if (!shared_->changed.wait_for(lock, patience, [&] { return shared_->has_ended; })) return thread_.detach();
+    }
     thread_.join();
   }
 
   Make make_;
   std::size_t ahead_;
   Duration deadline_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;  // there is one more, one less, or a failure
-  std::deque<T> ready_;
-  std::exception_ptr failure_;
+  std::shared_ptr<Shared> shared_;
   std::jthread thread_;
 };
 

@@ -43,7 +43,7 @@ class Evaluator {
 
   // What the graph computes of the rows, batch by batch and in order, on the caller's thread: for predictions. All
   // batches are of this process.
-  void for_each_output(GraphModule& module, const Dataset& rows,
+  void for_each_output(const std::shared_ptr<GraphModule>& module, const Dataset& rows,
                        const std::function<void(const std::vector<torch::Tensor>& outputs, const DataRows& batch)>& f);
 
  private:

@@ -21,9 +21,10 @@ struct PredictionOptions {
 
 // A line of CSV for each row: of classes the likeliest and how likely it is, of numbers these. A UsageError where the
 // first output of a row is no list of numbers.
-std::string prediction_table(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows,
-                             const PredictionOptions& options);
+std::string prediction_table(const std::shared_ptr<const Run>& run, const std::shared_ptr<GraphModule>& net,
+                             const Dataset& rows, const PredictionOptions& options);
 
-std::string prediction_npy(const std::shared_ptr<const Run>& run, GraphModule& net, const Dataset& rows);
+std::string prediction_npy(const std::shared_ptr<const Run>& run, const std::shared_ptr<GraphModule>& net,
+                           const Dataset& rows);
 
 }  // namespace tutti

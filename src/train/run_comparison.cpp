@@ -1,0 +1,84 @@
+#include "run_comparison.hpp"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/collective/collectives.hpp>
+#include <tutti/train/trainer.hpp>
+
+namespace tutti::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using PathTest = std::function<bool(const std::string& path)>;
+
+void find_differences(const Json& one, const Json& other, const std::string& path, const PathTest& is_free,
+                      std::vector<std::string>& found) {
+  if (one == other || is_free(path)) return;
+  if (!one.is_object() || !other.is_object()) {
+    found.push_back(path);
+    return;
+  }
+  Json all = one;
+  all.update(other);
+  for (const auto& [key, value] : all.items()) {
+    find_differences(one.value(key, Json()), other.value(key, Json()), path.empty() ? key : path + "." + key, is_free,
+                     found);
+  }
+}
+
+// Where a file lies may differ from host to host.
+void leave_folders_out(Json& value) {
+  if (value.is_string()) value = std::filesystem::path(value.get<std::string>()).filename().string();
+  if (value.is_structured()) {
+    for (Json& one : value) leave_folders_out(one);
+  }
+}
+
+// Rank 0's.
+std::string broadcast_text(Communicator& world, const std::string& mine) {
+  auto length = static_cast<std::int64_t>(mine.size());
+  broadcast(world, std::span(&length, 1));
+  std::vector<std::int32_t> letters(mine.begin(), mine.end());
+  letters.resize(static_cast<std::size_t>(length));
+  broadcast(world, letters);
+  return {letters.begin(), letters.end()};
+}
+
+}  // namespace
+
+std::vector<std::string> changes_since(const Json& before, const Json& now) {
+  static constexpr std::array<std::string_view, 8> kFree{"output",        "checkpoints",          "train.epochs",
+                                                         "train.steps",   "train.evaluate_every", "train.log_every",
+                                                         "train.best_by", "train.early_stopping"};
+  std::vector<std::string> found;
+  const auto is_free = [](const std::string& path) {
+    return std::ranges::find(kFree, path) != kFree.end() || path.ends_with(".strategy");
+  };
+  find_differences(before, now, "", is_free, found);
+  return found;
+}
+
+void refuse_other_runs(Communicator& world, const Run& run) {
+  Json mine = *run.resolved;
+  leave_folders_out(mine);
+  const Json first = Json::parse(broadcast_text(world, mine.dump()));
+  std::vector<std::string> found;
+  find_differences(
+      first, mine, "", [](const std::string& path) { return path == "output"; }, found);  // rank 0's alone
+  std::int64_t teller = found.empty() ? world.size() : world.rank().value;
+  all_reduce(world, std::span(&teller, 1), {.op = ReduceOp::min});
+  if (teller == world.size()) return;
+  if (teller == world.rank().value)
+    throw Error(
+        fmt::format("this process has another run file than {}: {}", to_string(Rank{0}), fmt::join(found, ", ")));
+  throw ToldElsewhere(fmt::format("{} has another run file", to_string(Rank{static_cast<int>(teller)})));
+}
+
+}  // namespace tutti::detail
