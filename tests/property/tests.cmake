@@ -1,5 +1,6 @@
 # Properties over cross products, against naive oracles.
 tutti_test(property/damaged_safetensors_test LINKS tutti_base fmt::fmt ONE_THREAD)
+tutti_test(property/pipeline_schedule_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(property/plan_test LINKS tutti_collective)
 tutti_suite(collectives SOURCES property/collectives_test.cpp LINKS tutti_collective)
 tutti_test(property/collectives_test SUITE collectives LINKS tutti_threads_worlds)
