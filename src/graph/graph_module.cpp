@@ -8,9 +8,7 @@
 #include <optional>
 #include <ostream>
 #include <span>
-#include <sstream>
 #include <string_view>
-#include <tuple>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,10 +18,12 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
+#include <tutti/graph/consumers.hpp>
 #include <tutti/nn/random_draws.hpp>
 
 #include "cause.hpp"
 #include "module_tree.hpp"
+#include "sizes.hpp"
 
 namespace tutti {
 namespace {
@@ -72,16 +72,6 @@ torch::Tensor first_buffer(const BufferSpec& spec) {
   return torch::full(spec.shape, spec.value, torch::TensorOptions(type));
 }
 
-// A consumer of a value or a parameter: a node's input, or an output of the graph.
-struct Consumer {
-  std::string path;  // behind those of nodes, where it is an output
-  std::size_t step = 0;
-  std::size_t position = 0;
-  friend bool operator<(const Consumer& a, const Consumer& b) {
-    return std::tie(a.path, a.position) < std::tie(b.path, b.position);
-  }
-};
-
 template <typename Options>
 bool multiply_rate(torch::optim::OptimizerOptions& options, double factor) {
   auto* its = dynamic_cast<Options*>(&options);
@@ -108,27 +98,37 @@ struct GraphModule::Step {
 
 GraphModule::~GraphModule() = default;
 
-GraphModule::GraphModule(Graph graph, std::uint64_t seed) : GraphModule(std::move(graph), std::optional(seed)) {}
+GraphModule::GraphModule(Graph graph, std::uint64_t seed) : GraphModule(std::move(graph), std::optional(seed), {}) {}
 
-// Without a seed parameters are left as memory is.
-GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed)
-    : torch::nn::Module("GraphModule"), graph_(std::make_shared<const Graph>(std::move(graph))) {
+GraphModule::GraphModule(Graph graph, std::uint64_t seed, const std::vector<bool>& is_part)
+    : GraphModule(std::move(graph), std::optional(seed), is_part) {}
+
+GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed, const std::vector<bool>& is_part)
+    : torch::nn::Module("GraphModule"), graph_(std::make_shared<const Graph>(std::move(graph))), is_part_(is_part) {
+  const std::vector<GraphNode>& nodes = graph_->nodes();
+  const auto has_node = [&](std::size_t node) { return is_part.empty() || is_part[node]; };
   const std::vector<GraphParameter>& parameters = graph_->parameters();
   std::vector<torch::Tensor> tensors(parameters.size());
-  std::vector<bool> is_of_module(parameters.size());
-  for (const GraphNode& node : graph_->nodes()) {
-    for (const std::size_t index : node.parameters) is_of_module[index] = node.resolved.make_module != nullptr;
+  std::vector<bool> is_made_here(parameters.size());
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    for (const std::size_t index : nodes[n].parameters)
+      is_made_here[index] = is_made_here[index] || (has_node(n) && !nodes[n].resolved.make_module);
   }
   detail::ModuleTree tree(*this);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (is_of_module[i]) continue;
+    if (!is_made_here[i]) continue;
     const auto [path, name] = detail::split_path(parameters[i].path);
     tensors[i] = tree.at(path).register_parameter(
         name, seed ? initial_tensor(parameters[i], *seed) : torch::empty(parameters[i].shape),
         !parameters[i].is_frozen);
   }
-  for (const GraphNode& node : graph_->nodes()) {
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const GraphNode& node = nodes[n];
     Step step{.node = &node, .place = number_of(node.path)};
+    if (!has_node(n)) {
+      steps_.push_back(std::move(step));
+      continue;
+    }
     if (node.resolved.make_module) {
       {
         const RandomDraws draws({.seed = seed.value_or(0), .step = kBeforeTheFirst, .place = step.place});
@@ -155,74 +155,43 @@ GraphModule::GraphModule(Graph graph, std::optional<std::uint64_t> seed)
     for (const std::size_t index : node.parameters) step.parameters.push_back(tensors[index]);
     steps_.push_back(std::move(step));
   }
-  parameters_by_index_ = std::move(tensors);
+  parameters_by_number_ = std::move(tensors);
   order_consumers();
 }
 
 void GraphModule::order_consumers() {
-  const std::size_t values = graph_->inputs().size() + graph_->nodes().size();
-  std::vector<std::vector<Consumer>> of_value(values);
-  std::vector<std::vector<Consumer>> of_parameter(graph_->parameters().size());
-  std::vector<std::size_t> last_user(values);
-  for (std::size_t s = 0; s < steps_.size(); ++s) {
-    const GraphNode& node = *steps_[s].node;
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      of_value[node.inputs[i]].push_back({node.path, s, i});
-      last_user[node.inputs[i]] = s;
-    }
-    for (std::size_t i = 0; i < node.parameters.size(); ++i)
-      of_parameter[node.parameters[i]].push_back({node.path, s, i});
-    steps_[s].input_copies.assign(node.inputs.size(), 0);
-    steps_[s].parameter_copies.assign(node.parameters.size(), 0);
+  const Consumers consumers = consumers_of(*graph_);
+  for (Step& step : steps_) {
+    step.input_copies.assign(step.node->inputs.size(), 0);
+    step.parameter_copies.assign(step.node->parameters.size(), 0);
   }
   output_copies_.assign(graph_->outputs().size(), 0);
-  for (std::size_t i = 0; i < graph_->outputs().size(); ++i) {
-    of_value[graph_->outputs()[i].value].push_back({"~", steps_.size(), i});
-    last_user[graph_->outputs()[i].value] = steps_.size();
-  }
-  const auto place_copies = [&](std::vector<std::vector<Consumer>>& all, std::vector<std::size_t>& copies,
+  const auto place_copies = [&](const std::vector<std::vector<Consumer>>& all, std::vector<std::size_t>& copies,
                                 std::vector<std::size_t> Step::*of_step) {
-    for (std::vector<Consumer>& consumers : all) {
-      copies.push_back(consumers.size() >= kOrderMatters ? consumers.size() : 0);
-      if (copies.back() == 0) continue;
-      std::ranges::sort(consumers, [](const Consumer& a, const Consumer& b) { return a < b; });
-      for (std::size_t i = 0; i < consumers.size(); ++i) {
-        if (consumers[i].step == steps_.size()) {
-          output_copies_[consumers[i].position] = i;
-        } else {
-          (steps_[consumers[i].step].*of_step)[consumers[i].position] = i;
-        }
-      }
+    for (const std::vector<Consumer>& its : all) {
+      copies.push_back(its.size() >= kOrderMatters ? its.size() : 0);
+      for (std::size_t i = 0; i < its.size() && copies.back() > 0; ++i)
+        (its[i].node == steps_.size() ? output_copies_ : steps_[its[i].node].*of_step)[its[i].position] = i;
     }
   };
-  place_copies(of_value, value_copies_, &Step::input_copies);
-  place_copies(of_parameter, parameter_copies_, &Step::parameter_copies);
+  place_copies(consumers.of_value, value_copies_, &Step::input_copies);
+  place_copies(consumers.of_parameter, parameter_copies_, &Step::parameter_copies);
   has_shared_parameters_ = std::ranges::any_of(parameter_copies_, [](std::size_t copies) { return copies > 0; });
-  for (std::size_t value = 0; value < values; ++value) {
-    if (!of_value[value].empty() && last_user[value] < steps_.size())
-      steps_[last_user[value]].values_done.push_back(value);
+  for (std::size_t value = 0; value < consumers.of_value.size(); ++value) {
+    std::size_t last = 0;
+    for (const Consumer& one : consumers.of_value[value]) last = std::max(last, one.node);
+    if (!consumers.of_value[value].empty() && last < steps_.size()) steps_[last].values_done.push_back(value);
   }
 }
 
 namespace {
 
-// A value or parameter, and what its consumers are given where there are several.
-struct Shared {
-  torch::Tensor whole;
-  torch::autograd::variable_list copies;
-
-  void set(torch::Tensor tensor, std::size_t consumers) {
-    whole = std::move(tensor);
-    if (consumers > 0 && torch::GradMode::is_enabled() && whole.requires_grad())
-      copies = ForEachConsumer::apply(whole, static_cast<std::int64_t>(consumers));
-  }
-  const torch::Tensor& copy(std::size_t index) const { return copies.empty() ? whole : copies[index]; }
-};
-
-std::string text_of(at::IntArrayRef sizes) {
-  std::ostringstream text;
-  text << sizes;
-  return text.str();
+// A copy for each consumer where their order matters.
+SharedTensor shared(torch::Tensor tensor, std::size_t consumers) {
+  SharedTensor result{.whole = std::move(tensor)};
+  if (consumers > 0 && torch::GradMode::is_enabled() && result.whole.requires_grad())
+    result.copies = ForEachConsumer::apply(result.whole, static_cast<std::int64_t>(consumers));
+  return result;
 }
 
 // How often each was written to; nobody counts that under InferenceMode.
@@ -243,13 +212,13 @@ torch::Tensor compute_as_promised(const GraphNode& node, const OperatorCall& cal
   const at::IntArrayRef sizes = output.defined() ? output.sizes() : at::IntArrayRef();
   if (sizes.size() != shape.size() + 1 || sizes[0] != rows || sizes.slice(1) != at::IntArrayRef(shape)) {
     throw UsageError(fmt::format("expected {} rows of {} to come out, found {}", rows, to_string(shape),
-                                 output.defined() ? "the shape " + text_of(sizes) : "nothing"));
+                                 output.defined() ? "the shape " + detail::text_of(sizes) : "nothing"));
   }
   return output;
 }
 
 // What goes wrong is told with the node.
-torch::Tensor compute(const GraphNode& node, const OperatorCall& call) {
+torch::Tensor compute_node(const GraphNode& node, const OperatorCall& call) {
   const auto sentence = [&](const std::exception& error) {
     return fmt::format("the node '{}' ({}): {}", node.path, node.op, detail::cause_of(error));
   };
@@ -273,7 +242,7 @@ void refuse_unless_like(const GraphInput& input, const torch::Tensor& found) {
                                                                                 : found.is_floating_point());
   if (is_like && has_type) return;
   const std::string text =
-      found.defined() ? fmt::format("{} {}", c10::toString(found.scalar_type()), text_of(sizes)) : "nothing";
+      found.defined() ? fmt::format("{} {}", c10::toString(found.scalar_type()), detail::text_of(sizes)) : "nothing";
   throw UsageError(fmt::format("the input '{}': expected rows of {} of {}, found {}", input.name,
                                to_string(input.spec.shape), to_string(input.spec.type), text));
 }
@@ -284,62 +253,73 @@ std::vector<torch::Tensor> GraphModule::forward(const std::vector<torch::Tensor>
   const std::size_t input_count = graph_->inputs().size();
   if (inputs.size() != input_count)
     throw UsageError(fmt::format("the graph has {} inputs, found {}", input_count, inputs.size()));
-  std::vector<Shared> values(input_count + steps_.size());
+  GraphPass pass;
+  pass.values.resize(input_count + steps_.size());
   for (std::size_t i = 0; i < input_count; ++i) {
     refuse_unless_like(graph_->inputs()[i], inputs[i]);
     if (inputs[i].size(0) != inputs[0].size(0)) {
       throw UsageError(fmt::format("the inputs '{}' and '{}' have {} and {} rows", graph_->inputs()[0].name,
                                    graph_->inputs()[i].name, inputs[0].size(0), inputs[i].size(0)));
     }
-    values[i].set(inputs[i], value_copies_[i]);
+    pass.values[i] = shared(inputs[i], value_copies_[i]);
   }
-  std::vector<Shared> parameters;
   if (has_shared_parameters_) {
-    parameters.resize(parameter_copies_.size());
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameter_copies_[i] > 0) parameters[i].set(parameters_by_index_[i], parameter_copies_[i]);
+    pass.parameters.resize(parameter_copies_.size());
+    for (std::size_t i = 0; i < parameter_copies_.size(); ++i) {
+      if (parameter_copies_[i] > 0) pass.parameters[i] = shared(parameters_by_number_[i], parameter_copies_[i]);
     }
   }
-  // A second pass in a step, or that of another module, draws something else.
-  const RandomDraws* draws = RandomDraws::current();
-  constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15;
-  const std::uint64_t outer = draws == nullptr ? 0 : (draws->key().place * kSpread + draws->next_inside()) * kSpread;
-  std::vector<torch::Tensor> arguments;
-  std::vector<torch::Tensor> copies;
-  for (std::size_t s = 0; s < steps_.size(); ++s) {
-    const Step& step = steps_[s];
-    const GraphNode& node = *step.node;
-    arguments.clear();
-    for (std::size_t i = 0; i < node.inputs.size(); ++i)
-      arguments.push_back(values[node.inputs[i]].copy(step.input_copies[i]));
-    for (const std::size_t value : step.values_done) values[value] = {};
-    std::span<const torch::Tensor> its = step.parameters;
-    if (has_shared_parameters_) {
-      copies.clear();
-      for (std::size_t i = 0; i < node.parameters.size(); ++i) {
-        const std::size_t index = node.parameters[i];
-        copies.push_back(parameter_copies_[index] > 0 ? parameters[index].copy(step.parameter_copies[i])
-                                                      : step.parameters[i]);
-      }
-      its = copies;
-    }
-    std::optional<RandomDraws> scope;
-    if (draws != nullptr && node.resolved.draws && step.own->is_training()) {
-      RandomDrawsKey key = draws->key();
-      key.place = step.place + outer;
-      scope.emplace(key);
-    }
-    torch::Tensor output = compute(node, {.inputs = arguments,
-                                          .parameters = its,
-                                          .buffers = step.buffers,
-                                          .is_training = step.own->is_training(),
-                                          .module = step.module.get()});
-    values[input_count + s].set(std::move(output), value_copies_[input_count + s]);
+  const std::uint64_t place = next_place();
+  for (const Step& step : steps_) {
+    compute(step, pass, place);
+    for (const std::size_t value : step.values_done) pass.values[value] = {};
   }
   std::vector<torch::Tensor> outputs;
   for (std::size_t i = 0; i < graph_->outputs().size(); ++i)
-    outputs.push_back(values[graph_->outputs()[i].value].copy(output_copies_[i]));
+    outputs.push_back(pass.values[graph_->outputs()[i].value].for_consumer(output_copies_[i]));
   return outputs;
+}
+
+void GraphModule::compute(std::span<const std::size_t> nodes, GraphPass& pass) const {
+  const std::uint64_t place = next_place();
+  for (const std::size_t node : nodes) compute(steps_[node], pass, place);
+}
+
+// A second pass in a step, or that of another module, draws something else.
+std::uint64_t GraphModule::next_place() const {
+  constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15;
+  const RandomDraws* draws = RandomDraws::current();
+  return draws == nullptr ? 0 : (draws->key().place * kSpread + draws->next_inside()) * kSpread;
+}
+
+void GraphModule::compute(const Step& step, GraphPass& pass, std::uint64_t place) const {
+  const GraphNode& node = *step.node;
+  std::vector<torch::Tensor> arguments;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i)
+    arguments.push_back(pass.values[node.inputs[i]].for_consumer(step.input_copies[i]));
+  std::span<const torch::Tensor> parameters = step.parameters;
+  std::vector<torch::Tensor> copies;
+  if (!pass.parameters.empty()) {
+    for (std::size_t i = 0; i < node.parameters.size(); ++i) {
+      const SharedTensor& its = pass.parameters[node.parameters[i]];
+      copies.push_back(its.whole.defined() ? its.for_consumer(step.parameter_copies[i]) : step.parameters[i]);
+    }
+    parameters = copies;
+  }
+  std::optional<RandomDraws> scope;
+  if (const RandomDraws* draws = RandomDraws::current();
+      draws != nullptr && node.resolved.draws && step.own->is_training()) {
+    RandomDrawsKey key = draws->key();
+    key.place = step.place + place;
+    scope.emplace(key);
+  }
+  torch::Tensor output = compute_node(node, {.inputs = arguments,
+                                             .parameters = parameters,
+                                             .buffers = step.buffers,
+                                             .is_training = step.own->is_training(),
+                                             .module = step.module.get()});
+  const std::size_t value = graph_->inputs().size() + static_cast<std::size_t>(&step - steps_.data());
+  pass.values[value] = shared(std::move(output), value_copies_[value]);
 }
 
 torch::Tensor GraphModule::forward(const torch::Tensor& input) {
@@ -353,12 +333,12 @@ torch::Tensor GraphModule::forward(const torch::Tensor& input) {
 std::vector<torch::optim::OptimizerParamGroup> GraphModule::groups(
     const torch::optim::OptimizerOptions& options) const {
   std::vector<std::pair<double, std::vector<torch::Tensor>>> by_factor;
-  for (std::size_t i = 0; i < parameters_by_index_.size(); ++i) {
+  for (std::size_t i = 0; i < parameters_by_number_.size(); ++i) {
     const GraphParameter& parameter = graph_->parameters()[i];
-    if (parameter.is_frozen) continue;
+    if (parameter.is_frozen || !parameters_by_number_[i].defined()) continue;
     auto found = std::ranges::find(by_factor, parameter.lr_factor, [](const auto& group) { return group.first; });
     if (found == by_factor.end()) found = by_factor.insert(by_factor.end(), {parameter.lr_factor, {}});
-    found->second.push_back(parameters_by_index_[i]);
+    found->second.push_back(parameters_by_number_[i]);
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (auto& [factor, tensors] : by_factor) {
@@ -376,7 +356,7 @@ std::vector<torch::optim::OptimizerParamGroup> GraphModule::groups(
 }
 
 std::shared_ptr<torch::nn::Module> GraphModule::clone(const c10::optional<torch::Device>& device) const {
-  std::shared_ptr<GraphModule> copy(new GraphModule(*graph_, std::nullopt));
+  std::shared_ptr<GraphModule> copy(new GraphModule(*graph_, std::nullopt, is_part_));
   const torch::NoGradGuard no_gradients;
   const auto take = [&](torch::Tensor& to, const torch::Tensor& from) {
     to.set_data(device ? from.detach().to(*device, /*non_blocking=*/false, /*copy=*/true) : from.detach().clone());

@@ -3,24 +3,18 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <sstream>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
 #include "cause.hpp"
+#include "sizes.hpp"
 
 namespace tutti {
 namespace {
 
 constexpr std::int64_t kRows = 2;
-
-std::string text_of(at::IntArrayRef sizes) {
-  std::ostringstream text;
-  text << sizes;
-  return text.str();
-}
 
 torch::Tensor zeros_for(const ValueSpec& spec) {
   return torch::zeros(with_rows(kRows, spec.shape), spec.type == ValueType::int64 ? torch::kInt64 : torch::kFloat32);

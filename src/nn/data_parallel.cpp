@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <numeric>
 #include <ranges>
 #include <span>
 
@@ -108,6 +107,9 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
     lengths.push_back(is_shared[i] ? static_cast<std::size_t>(replicas->tensors()[i].numel()) : 0);
   }
   plan.emplace(lengths, workers);
+  for (const SlicePiece& piece : plan->pieces()) pieces_by_name.push_back(piece.index);
+  std::ranges::stable_sort(pieces_by_name, {},
+                           [this](std::size_t piece) { return name_of(plan->pieces()[piece].array); });
   squares.resize(plan->pieces().size());
   is_finite.resize(plan->pieces().size());
   not_finite.resize(replicas->size());
@@ -529,7 +531,10 @@ void DataParallelEngine::Inside::refuse_private_not_finite() const {
 }
 
 double DataParallelEngine::Inside::norm_of_sums() const {
-  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+  // Whoever has which parameters, by their names.
+  double sum = 0;
+  for (const std::size_t piece : pieces_by_name) sum += squares[piece];
+  return std::sqrt(sum);
 }
 
 void DataParallelEngine::Inside::apply(double scale) {

@@ -120,6 +120,7 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
   std::optional<Replicas> replicas;
   std::unique_ptr<WorkerTeam> team;
   std::optional<SlicePlan> plan;  // of shared parameters
+  std::vector<std::size_t> pieces_by_name;
   std::optional<ShardBuffers> buffers;
   std::optional<NamedExchange> named;        // where an algorithm or a compression was, and one process
   std::optional<ProcessExchange> processes;  // where there are several

@@ -15,50 +15,15 @@
 
 #include <fmt/format.h>
 #include <tutti/collective/parameter_sets.hpp>
+#include <tutti/nn/parameter_update.hpp>
 #include <tutti/nn/tensor_set.hpp>
 
 #include "data_parallel_inside.hpp"
 #include "optimizer_state.hpp"
+#include "saved_numbers.hpp"
 
 namespace tutti::detail {
 namespace {
-
-void add_count(ParameterSet& state, const std::string& name, std::int64_t count) {
-  state.add(name, {}, ConstArray(&count, 1, DataType::int64));
-}
-
-std::int64_t count_in(const ParameterSet& state, const std::string& name, std::int64_t otherwise) {
-  const NamedArray* array = state.find(name);
-  if (array == nullptr) return otherwise;
-  if (array->length() != 1) throw UsageError(fmt::format("'{}' is no single number", name));
-  return array->values<std::int64_t>().front();
-}
-
-double number_in(const ParameterSet& state, const std::string& name, double otherwise) {
-  const NamedArray* array = state.find(name);
-  if (array == nullptr) return otherwise;
-  if (array->length() != 1) throw UsageError(fmt::format("'{}' is no single number", name));
-  return array->values<double>().front();
-}
-
-void add_optimizer(ParameterSet& state, const std::string& prefix, const std::string& name,
-                   torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
-  for (const OptimizerField& field : optimizer_fields(optimizer, parameter))
-    add_tensor(state, fmt::format("{}optimizer/{}/{}", prefix, field.name, name), field.tensor);
-}
-
-// What is there of a parameter; a UsageError where it does not fit.
-std::vector<OptimizerField> optimizer_in(const ParameterSet& state, const std::string& prefix, const std::string& name,
-                                         const torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
-  std::vector<OptimizerField> fields;
-  for (const std::string& field : optimizer_field_names(optimizer)) {
-    const NamedArray* array = state.find(fmt::format("{}optimizer/{}/{}", prefix, field, name));
-    if (array == nullptr) continue;
-    if (!array->shape().empty() || array->type() != DataType::int64) refuse_unless_fits(*array, parameter);
-    fields.push_back({field, tensor_of(*array)});
-  }
-  return fields;
-}
 
 template <typename Values>
 ConstArray array_of(const Values& values) {
@@ -196,7 +161,9 @@ std::vector<CompressorState> compression_in(DataParallelEngine::Inside& inside, 
 void DataParallelEngine::Inside::save(ParameterSet& state) {
   ParameterSet mine;
   add_module(mine, replicas->module());
-  add_count(mine, "train/steps", static_cast<std::int64_t>(step_number));
+  save_progress(mine, {.steps = static_cast<std::int64_t>(step_number),
+                       .kept_steps = accumulated_steps,
+                       .kept_weight = accumulated_weight});
   for (std::size_t i = 0; i < replicas->parameters().size(); ++i)
     add_optimizer(mine, "", name_of(i), *optimizer, replicas->tensors()[i]);
   for (std::size_t b = 0; b < buffers->names().size(); ++b) {
@@ -204,12 +171,8 @@ void DataParallelEngine::Inside::save(ParameterSet& state) {
     for (std::size_t s = 0; s < buffers->shards(); ++s)
       add_tensor(mine, fmt::format("shard/{}/{}", s, buffers->names()[b]), buffers->kept(s, b));
   }
-  if (accumulated_steps > 0) {
-    add_count(mine, "accumulated/steps", accumulated_steps);
-    mine.add("accumulated/weight", {}, ConstArray(&accumulated_weight, 1, DataType::float64));
-    for (std::size_t i = 0; i < accumulated.size(); ++i) {
-      if (accumulated[i].defined()) add_tensor(mine, "accumulated/" + name_of(i), accumulated[i]);
-    }
+  for (std::size_t i = 0; i < accumulated.size() && accumulated_steps > 0; ++i) {
+    if (accumulated[i].defined()) add_tensor(mine, "accumulated/" + name_of(i), accumulated[i]);
   }
   save_private(*this, mine);
   save_compression(*this, mine);
@@ -248,7 +211,8 @@ void DataParallelEngine::Inside::restore(const ParameterSet& state) {
       changes.emplace_back([this, array, s, b] { copy_to_tensor(*array, buffers->kept(s, b)); });
     }
   }
-  const std::int64_t steps_before = count_in(state, "accumulated/steps", 0);
+  const UpdateProgress progress = progress_in(state);
+  const std::int64_t steps_before = progress.kept_steps;
   std::vector<torch::Tensor> sums_before;
   if (steps_before > 0 && steps_before < options.accumulate) {
     for (std::size_t i = 0; i < replicas->parameters().size(); ++i) {
@@ -281,21 +245,19 @@ void DataParallelEngine::Inside::restore(const ParameterSet& state) {
         changes.emplace_back([this, w, k, sum] { own->accumulated(w, k) = sum; });
       }
       const std::string name = prefix_of(first_replica + w) + "accumulated/weight";
-      const double weight = sums_before.empty() ? 0 : number_in(state, name, 0);
+      const double weight = sums_before.empty() ? 0 : saved_number(state, name, 0.0);
       changes.emplace_back([this, w, weight] { own->accumulated_weight(w) = weight; });
     }
   }
   std::vector<CompressorState> compression = compression_in(*this, state);
   const std::vector<GradientCompressor*> compressors = compressors_of(*this);
-  const std::int64_t steps = count_in(state, "train/steps", 0);
-  const double weight_before = number_in(state, "accumulated/weight", 0);
   for (std::size_t c = 0; c < compressors.size(); ++c) compressors[c]->restore(std::move(compression[c]));
   for (const std::function<void()>& change : changes) change();
   buffers->begin(module);
-  step_number = static_cast<std::uint64_t>(steps);
+  step_number = static_cast<std::uint64_t>(progress.steps);
   accumulated = std::move(sums_before);
   accumulated_steps = accumulated.empty() ? 0 : static_cast<int>(steps_before);
-  accumulated_weight = accumulated.empty() ? 0 : weight_before;
+  accumulated_weight = accumulated.empty() ? 0 : progress.kept_weight;
 }
 
 }  // namespace tutti::detail

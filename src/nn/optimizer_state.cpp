@@ -3,12 +3,14 @@
 #include <functional>
 #include <typeinfo>
 
+#include <fmt/format.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <tutti/base/error.hpp>
+#include <tutti/nn/tensor_set.hpp>
 
 #include "kernel_optimizer.hpp"
 
@@ -125,6 +127,24 @@ void set_optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tenso
     return;
   }
   optimizer.state()[state_key(parameter)] = kind_of(optimizer).make(parameter, fields);
+}
+
+void add_optimizer(ParameterSet& state, const std::string& prefix, const std::string& name,
+                   torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  for (const OptimizerField& field : optimizer_fields(optimizer, parameter))
+    add_tensor(state, fmt::format("{}optimizer/{}/{}", prefix, field.name, name), field.tensor);
+}
+
+std::vector<OptimizerField> optimizer_in(const ParameterSet& state, const std::string& prefix, const std::string& name,
+                                         const torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  std::vector<OptimizerField> fields;
+  for (const std::string& field : optimizer_field_names(optimizer)) {
+    const NamedArray* array = state.find(fmt::format("{}optimizer/{}/{}", prefix, field, name));
+    if (array == nullptr) continue;
+    if (!array->shape().empty() || array->type() != DataType::int64) refuse_unless_fits(*array, parameter);
+    fields.push_back({field, tensor_of(*array)});
+  }
+  return fields;
 }
 
 }  // namespace tutti::detail

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <torch/optim/optimizer.h>
+#include <tutti/base/parameter_set.hpp>
 
 namespace tutti::detail {
 
@@ -26,5 +27,12 @@ std::vector<std::string> optimizer_field_names(const torch::optim::Optimizer& op
 // Takes the place of what is kept. Tensors are copied, and laid out as the parameter.
 void set_optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
                           const std::vector<OptimizerField>& fields);
+
+// Under `prefix` + "optimizer/exp_avg/" + name, and back: what is there of a parameter, a UsageError where it does not
+// fit.
+void add_optimizer(ParameterSet& state, const std::string& prefix, const std::string& name,
+                   torch::optim::Optimizer& optimizer, const torch::Tensor& parameter);
+std::vector<OptimizerField> optimizer_in(const ParameterSet& state, const std::string& prefix, const std::string& name,
+                                         const torch::optim::Optimizer& optimizer, const torch::Tensor& parameter);
 
 }  // namespace tutti::detail

@@ -43,8 +43,8 @@ std::string line(const strategy::DataParallel& its) {
 }
 
 std::string line(const strategy::ModelParallel& its) {
-  return fmt::format("ModelParallel: {}, {}", counted(std::ssize(its.partitions), "partition"),
-                     brief_alternative(to_json(its).at("communication")));
+  return fmt::format("ModelParallel: {}, {}{}", counted(std::ssize(its.partitions), "partition"),
+                     brief_alternative(to_json(its).at("communication")), its.recompute ? ", recomputed" : "");
 }
 
 std::string inner_part(const strategy::Inner& inner) {

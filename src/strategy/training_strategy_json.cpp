@@ -117,7 +117,8 @@ constexpr auto kFields<Pipeline> = std::tuple(field("micro_batch_size", &Pipelin
 template <>
 constexpr auto kFields<ModelParallel> = std::tuple(field("partitions", &ModelParallel::partitions,
                                                          ListOf{"partition", 1}),
-                                                   field("communication", &ModelParallel::communication));
+                                                   field("communication", &ModelParallel::communication),
+                                                   own("recompute", &ModelParallel::recompute));
 template <>
 constexpr auto kFields<FedProx> = std::tuple(field("mu", &FedProx::mu, kFromZero));
 template <>
@@ -232,6 +233,8 @@ template <typename Integer>
 void read(const JsonValue& value, Integer& result, IntegerRange range) {
   result = static_cast<Integer>(value.integer(range));
 }
+
+void read(const JsonValue& value, bool& result, Anything) { result = value.boolean(); }
 
 void read(const JsonValue& value, double& result, NumberRange range) { result = value.number(range); }
 
@@ -367,6 +370,9 @@ ordered_json write(const std::variant<Alternatives...>& value, Anything) {
 }
 
 }  // namespace
+
+std::string_view to_string(Schedule schedule) { return kEnumerators<Schedule>[static_cast<std::size_t>(schedule)]; }
+
 }  // namespace strategy
 
 std::string_view name_of(const TrainingStrategy& strategy) {

@@ -28,7 +28,8 @@ DataParallelOptions data_parallel_options(const Run& run) {
   DataParallelOptions options{.replicas = 1,
                               .clip_norm = run.train.clip_norm,
                               .accumulate = static_cast<int>(run.train.accumulate),
-                              .seed = run.seed};
+                              .seed = run.seed,
+                              .deadline = run.train.deadline};
   const TrainingStrategy& strategy = run.graph.effective_strategy();
   if (std::holds_alternative<strategy::Local>(strategy)) return options;
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);

@@ -1,7 +1,6 @@
 #include <tutti/train/evaluation.hpp>
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -11,12 +10,11 @@
 #include <tutti/nn/one_thread.hpp>
 #include <tutti/train/batch.hpp>
 
+#include "evaluation_rows.hpp"
+
 namespace tutti {
 namespace {
 
-// Enough rows for the full speed of a matrix product, and not so many that they take more memory than a step.
-constexpr std::int64_t kLeastRows = 256;
-constexpr std::int64_t kLeastElements = 1 << 20;
 // By a worker, between two looks at the clock.
 constexpr std::int64_t kBatchesAtOnce = 16;
 
@@ -70,65 +68,43 @@ class Seats {
   std::vector<std::shared_ptr<GraphModule>> copies_;  // by worker
 };
 
-std::vector<std::int64_t> batch_numbers(std::int64_t batch, std::int64_t batch_rows, std::int64_t rows) {
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(std::min(batch_rows, rows - batch * batch_rows)));
-  std::iota(numbers.begin(), numbers.end(), batch * batch_rows);
-  return numbers;
-}
-
 // What the threads of a pass work on. Whoever misses the deadline still does when the pass has failed, so nothing of it
 // is on the caller's stack.
-struct Pass {
+struct EvaluationPass {
   std::shared_ptr<const Run> run;
   Seats seats;
   std::shared_ptr<const Dataset> rows;
   std::int64_t batch_rows = 0;
-  std::size_t width = 0;  // of what a batch gives: the loss times its weight, the weight, of each metric sum and count
+  std::size_t width = 0;     // of what a batch gives
   std::vector<double> sums;  // by batch
 
   void compute(int worker, std::int64_t batch) {
     const c10::InferenceMode no_gradients;
-    const std::vector<std::int64_t> numbers = batch_numbers(batch, batch_rows, rows->size());
-    const DataRows its = rows->rows(numbers);
+    const DataRows its = rows->rows(detail::batch_numbers(batch, batch_rows, rows->size()));
     const torch::Tensor output = seats[worker].forward(graph_inputs(*run, its)).front();
-    const std::span<double> mine = std::span(sums).subspan(static_cast<std::size_t>(batch) * width, width);
-    const WeightedLoss loss = run->loss.compute(output, its.target);
-    mine[1] = loss.weight.value_or(static_cast<double>(numbers.size()));
-    if (mine[1] > 0) mine[0] = loss.loss.item<double>() * mine[1];
-    for (std::size_t m = 0; m < run->metrics.size(); ++m) {
-      const MetricSum sum = run->metrics[m].metric.measure(output, its.target);
-      mine[2 + 2 * m] = sum.sum;
-      mine[3 + 2 * m] = sum.count;
-    }
+    detail::measure(*run, output, its.target, std::span(sums).subspan(static_cast<std::size_t>(batch) * width, width));
   }
 };
-
-// Those of the run, or more where rows are small.
-std::int64_t rows_at_once(const Run& run) {
-  std::int64_t elements = 1;
-  for (const auto& [name, spec] : run.data.opened_by.description.inputs)
-    elements += element_count(spec.shape).value_or(kMostElements);
-  return std::max(run.data.batch_size, std::min(kLeastRows, kLeastElements / elements));
-}
 
 }  // namespace
 
 Evaluator::Evaluator(std::shared_ptr<const Run> run, const EvaluatorOptions& options)
     : run_(std::move(run)),
       options_(options),
-      batch_rows_(rows_at_once(*run_)),
+      batch_rows_(detail::rows_at_once(*run_)),
       team_(options.threads, use_one_thread) {}
 
 Evaluation Evaluator::evaluate(const std::shared_ptr<GraphModule>& module, const std::shared_ptr<const Dataset>& rows) {
   const std::int64_t batches = (rows->size() + batch_rows_ - 1) / batch_rows_;
-  const std::size_t width = 2 + 2 * run_->metrics.size();
-  std::shared_ptr<Pass> pass;
+  const std::size_t width = detail::evaluation_width(*run_);
+  std::shared_ptr<EvaluationPass> pass;
   const int processes = options_.world == nullptr ? 1 : options_.world->size();
   const int process = options_.world == nullptr ? 0 : options_.world->rank().value;
   {
     const InEvaluation in_evaluation(*module);
-    pass = std::make_shared<Pass>(Pass{run_, Seats(module, options_.threads), rows, batch_rows_, width,
-                                       std::vector<double>(static_cast<std::size_t>(batches) * width)});
+    pass = std::make_shared<EvaluationPass>(
+        EvaluationPass{run_, Seats(module, options_.threads), rows, batch_rows_, width,
+                       std::vector<double>(static_cast<std::size_t>(batches) * width)});
     const OneThread one_thread;
     // Of all batches each process has one in so many, and of these each worker: some at a time, so that the deadline is
     // for these.
@@ -143,13 +119,7 @@ Evaluation Evaluator::evaluate(const std::shared_ptr<GraphModule>& module, const
   }
   std::vector<double>& sums = pass->sums;
   if (options_.world != nullptr) all_reduce(*options_.world, sums);  // each batch is one process's, and 0 elsewhere
-  std::vector<double> all(width);
-  for (std::size_t i = 0; i < sums.size(); ++i) all[i % width] += sums[i];
-  Evaluation evaluation{.rows = rows->size(), .loss = all[0] / all[1], .metrics = {}};
-  for (std::size_t m = 0; m < run_->metrics.size(); ++m)
-    evaluation.metrics.push_back(
-        {run_->metrics[m].name, value_of(run_->metrics[m].metric, {all[2 + 2 * m], all[3 + 2 * m]})});
-  return evaluation;
+  return detail::evaluation_of(*run_, rows->size(), sums);
 }
 
 void Evaluator::for_each_output(const std::shared_ptr<GraphModule>& module, const Dataset& rows,
@@ -159,7 +129,7 @@ void Evaluator::for_each_output(const std::shared_ptr<GraphModule>& module, cons
   const OneThread one_thread;
   const c10::InferenceMode no_gradients;
   for (std::int64_t batch = 0; batch * batch_rows_ < rows.size(); ++batch) {
-    const DataRows its = rows.rows(batch_numbers(batch, batch_rows_, rows.size()));
+    const DataRows its = rows.rows(detail::batch_numbers(batch, batch_rows_, rows.size()));
     f(seats[0].forward(graph_inputs(*run_, its)), its);
   }
 }

@@ -2,15 +2,12 @@
 #include <chrono>
 #include <fstream>
 #include <memory>
-#include <numeric>
 #include <string>
-#include <vector>
 
-#include <tutti/graph/graph_module.hpp>
 #include <tutti/train/batch.hpp>
-#include <tutti/train/data_parallel_options.hpp>
 #include <tutti/train/footprint.hpp>
-#include <tutti/train/torch_optimizer.hpp>
+
+#include "training.hpp"
 
 namespace tutti {
 namespace {
@@ -32,21 +29,21 @@ double most_resident_bytes() {
 }  // namespace
 
 double measure_memory(const Run& run) {
-  const DataSplits data = open_data(run);
-  const auto net = std::make_shared<GraphModule>(run.graph, run.seed);
-  const std::unique_ptr<torch::optim::OptimizerOptions> rule = torch_options(run.optimizer);
-  DataParallelOptions options = data_parallel_options(run);
+  Run tried = run;
   // So that there are updates, and the state of the optimizer, among the steps.
-  options.accumulate = std::min(options.accumulate, kLeastSteps);
-  DataParallel<GraphModule> model(net, net->groups(*rule), *rule, options);
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(std::min(run.data.batch_size, data.train->size())));
-  std::iota(numbers.begin(), numbers.end(), std::int64_t{0});
+  tried.train.accumulate = std::min<std::int64_t>(run.train.accumulate, kLeastSteps);
+  const Events nobody;
+  const TrainOptions options;
+  const detail::Training training{.run = std::make_shared<const Run>(std::move(tried)),
+                                  .data = open_data(run),
+                                  .events = nobody,
+                                  .options = options};
+  const std::unique_ptr<detail::Stepper> stepper = detail::make_stepper(training);
+  stepper->begin(0);
   const auto begin = std::chrono::steady_clock::now();
   for (int step = 0; step < kSteps; ++step) {
     if (step >= kLeastSteps && std::chrono::steady_clock::now() - begin > kLongEnough) break;
-    model.step(data.train->rows(numbers), [&](GraphModule& module, const DataRows& mine) {
-      return run.loss.compute(module.forward(graph_inputs(run, mine)).front(), mine.target);
-    });
+    (void)stepper->step(/*is_interrupted=*/false);
   }
   return most_resident_bytes();
 }

@@ -1,6 +1,7 @@
 #include <tutti/train/run.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -157,6 +158,11 @@ RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metric
   if (const auto steps = options.find("steps")) train.steps = steps->integer({.min = 1});
   train.clip_norm = options.number("clip_norm", {.min = 0}, 0);
   train.accumulate = options.integer("accumulate", {.min = 1, .max = kMostRows}, 1);
+  if (const auto deadline = options.find("deadline")) {
+    constexpr double kMostSeconds = 1e6;
+    train.deadline = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(deadline->number({.min = 0.001, .max = kMostSeconds})));
+  }
   options.refuse_other_keys({});
   if (!train.steps && !train.epochs) train.epochs = 1;
   return train;
@@ -171,6 +177,7 @@ nlohmann::ordered_json to_json(const RunTrain& train) {
   json["evaluate_every"] = train.evaluate_every;
   json["log_every"] = train.log_every;
   json["best_by"] = train.best_by;
+  json["deadline"] = std::chrono::duration<double>(train.deadline).count();
   if (train.early_stopping)
     json["early_stopping"] = {{"patience", train.early_stopping->patience},
                               {"min_change", train.early_stopping->min_change}};
@@ -192,7 +199,9 @@ nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
   nlohmann::ordered_json json;
   json["seed"] = run.seed;
   json["data"] = to_json(run.data.options, document.at("data"));
-  for (const char* key : {"graph", "loss"}) json[key] = document.at(key);
+  json["graph"] = document.at("graph");
+  if (document.contains("workers")) json["workers"] = document.at("workers");
+  json["loss"] = document.at("loss");
   json["metrics"] = document.value("metrics", nlohmann::ordered_json::array());
   json["optimizer"] = to_json(run.optimizer);
   json["schedule"] = to_json(run.schedule);
@@ -202,6 +211,29 @@ nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
                          {"keep_best", run.checkpoints.keep_best}};
   json["output"] = run.output;
   return json;
+}
+
+// Those that the file lists, or else that partitions name.
+std::vector<Worker> read_workers(const JsonValue& run, const Graph& graph) {
+  const auto* cut = std::get_if<strategy::ModelParallel>(&graph.effective_strategy());
+  const std::optional<JsonValue> list = run.find("workers");
+  if (!list) return cut == nullptr ? std::vector<Worker>() : workers_named_in(*cut);
+  std::vector<Worker> workers;
+  for (const JsonValue& value : list->elements()) {
+    if (!value.is_object()) throw value.expected(R"(a worker, as in {"id": "w0", "tags": ["big"]})");
+    const Options options(value);
+    Worker worker{.id = options.at("id").string()};
+    if (worker.id.empty()) throw options.at("id").expected("a string that is not empty");
+    if (std::ranges::find(workers, worker.id, &Worker::id) != workers.end())
+      throw options.at("id").error(fmt::format("the worker '{}' is there twice", worker.id));
+    if (const auto tags = options.find("tags")) {
+      for (const JsonValue& tag : tags->elements()) worker.tags.push_back(tag.string());
+    }
+    options.refuse_other_keys({});
+    workers.push_back(std::move(worker));
+  }
+  if (workers.empty()) throw list->expected("at least one worker");
+  return workers;
 }
 
 // What a strategy wants of the rest.
@@ -217,6 +249,10 @@ void check_strategy(const JsonValue& value, const Run& run) {
     if (pipeline != nullptr && pipeline->micro_batch_size > rows)
       throw place.error(
           fmt::format("expected the {} rows of a micro-batch, found {}", pipeline->micro_batch_size, rows));
+    const JsonValue strategy = value.at("graph").at("strategy");
+    told_at(strategy, [&] { (void)cut_graph(run.graph, *parallel, run.workers); });
+    if (run.graph.outputs().front().value < run.graph.inputs().size())
+      throw strategy.error("the first output is an input of the graph, so there is nothing to train");
   }
 }
 
@@ -224,8 +260,8 @@ void check_strategy(const JsonValue& value, const Run& run) {
 
 Run read_run(const JsonValue& value, const Registry& registry) {
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
-  value.refuse_other_keys(
-      {"seed", "data", "graph", "loss", "metrics", "optimizer", "schedule", "train", "checkpoints", "output"});
+  value.refuse_other_keys({"seed", "data", "graph", "workers", "loss", "metrics", "optimizer", "schedule", "train",
+                           "checkpoints", "output"});
   const std::optional<JsonValue> seed = value.find("seed");
 
   const JsonValue data_value = value.at("data");
@@ -266,6 +302,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   Run run{.seed = seed ? seed->unsigned_integer() : 0,
           .data = std::move(data),
           .graph = std::move(graph),
+          .workers = {},
           .loss_name = loss_name,
           .loss = std::move(loss),
           .metrics = {},
@@ -277,6 +314,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
           .warnings = {},
           .resolved = nullptr};
   run.metrics = std::move(metrics);
+  run.workers = read_workers(value, run.graph);
   check_strategy(value, run);
   run.warnings = run.graph.warnings();
   warn_of_what_is_not_trained(run.graph, run.warnings);

@@ -54,9 +54,10 @@ std::string broadcast_text(Communicator& world, const std::string& mine) {
 }  // namespace
 
 std::vector<std::string> changes_since(const Json& before, const Json& now) {
-  static constexpr std::array<std::string_view, 8> kFree{"output",        "checkpoints",          "train.epochs",
-                                                         "train.steps",   "train.evaluate_every", "train.log_every",
-                                                         "train.best_by", "train.early_stopping"};
+  static constexpr std::array<std::string_view, 10> kFree{"output",          "checkpoints",   "workers",
+                                                          "train.epochs",    "train.steps",   "train.evaluate_every",
+                                                          "train.log_every", "train.best_by", "train.early_stopping",
+                                                          "train.deadline"};
   std::vector<std::string> found;
   const auto is_free = [](const std::string& path) {
     return std::ranges::find(kFree, path) != kFree.end() || path.ends_with(".strategy");

@@ -19,17 +19,29 @@ namespace tutti {
 namespace detail {
 namespace {
 
-using Fit = void (*)(Training&);
 using Json = nlohmann::ordered_json;
+using Fit = void (*)(Training&);
+using MakeStepper = std::unique_ptr<Stepper> (*)(const Training&);
 
-// What carries a strategy out; null where nothing does yet.
-Fit find_fit(const TrainingStrategy& strategy) {
-  if (std::holds_alternative<strategy::Local>(strategy)) return fit_data_parallel;
+// Null where a strategy does not go step by step, or nothing carries it out yet.
+MakeStepper find_stepper(const TrainingStrategy& strategy) {
+  if (std::holds_alternative<strategy::Local>(strategy)) return make_data_parallel_stepper;
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
   if (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation))
-    return fit_data_parallel;
+    return make_data_parallel_stepper;
+  const auto* cut = std::get_if<strategy::ModelParallel>(&strategy);
+  if (cut != nullptr && !std::holds_alternative<strategy::DataStore>(cut->communication))
+    return make_model_parallel_stepper;
   return nullptr;
 }
+
+void fit_in_steps(Training& training) {
+  const std::unique_ptr<Stepper> stepper = make_stepper(training);
+  run_steps(training, *stepper);
+}
+
+// What carries a strategy out; null where nothing does yet.
+Fit find_fit(const TrainingStrategy& strategy) { return find_stepper(strategy) == nullptr ? nullptr : fit_in_steps; }
 
 std::int64_t steps_of(const Run& run, std::int64_t steps_per_epoch) {
   const std::int64_t by_epochs = run.train.epochs ? *run.train.epochs * steps_per_epoch : *run.train.steps;
@@ -150,6 +162,10 @@ void read_checkpoint_of(Training& training) {
 
 }  // namespace
 
+std::unique_ptr<Stepper> make_stepper(const Training& training) {
+  return find_stepper(training.run->graph.effective_strategy())(training);
+}
+
 std::string Training::best_of() const {
   if (!data.validation && !data.test) return "";
   return fmt::format("{} {}", data.validation ? "validation" : "test", run->train.best_by);
@@ -196,6 +212,11 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   if (parallel != nullptr && parallel->num_replicas < processes)
     return fmt::format("num_replicas: expected at least one for each of {} processes, found {}", processes,
                        parallel->num_replicas);
+  const auto workers = static_cast<int>(run.workers.size());
+  if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {
+    return fmt::format("expected a process for each of {} workers, or one for all of them, found {}", workers,
+                       processes);
+  }
   return std::nullopt;
 }
 

@@ -1,8 +1,8 @@
 // What a strategy gets to carry a run out, and the loop that those share which go step by step.
 //
-//   void fit_mine(Training& training) {
-//     MyStepper stepper(training);
-//     run_steps(training, stepper);
+//   void fit_in_steps(Training& training) {
+//     const std::unique_ptr<Stepper> stepper = make_stepper(training);
+//     run_steps(training, *stepper);
 //   }
 #pragma once
 
@@ -86,9 +86,13 @@ void start(Training& training, const std::string& engine);
 // From the beginning, or where the checkpoint ends, to the end of the run.
 void run_steps(Training& training, Stepper& stepper);
 
-// --- a strategy's own, in a file each ---
+// --- a strategy's own, in a file each: what it refuses before anything is begun, and what takes its steps ---
 
 // Local, and DataParallel with AllReduce.
-void fit_data_parallel(Training& training);
+std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training);
+std::unique_ptr<Stepper> make_model_parallel_stepper(const Training& training);
+
+// That of the run's strategy, which why_not_trainable has nothing against.
+std::unique_ptr<Stepper> make_stepper(const Training& training);
 
 }  // namespace tutti::detail

@@ -1,7 +1,7 @@
 # Runs from their file to their last checkpoint.
 if(TUTTI_WITH_TORCH)
   tutti_test(unit/train_tests LINKS tutti_train TORCH
-             SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/trainer_test.cpp)
+             SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/model_parallel_test.cpp unit/trainer_test.cpp)
   if(NOT TUTTI_SANITIZE)
     foreach(script train_command_test.sh train_examples_test.sh train_files_test.sh)
       string(REPLACE _test.sh "" name ${script})

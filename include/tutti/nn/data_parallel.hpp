@@ -80,7 +80,7 @@ struct DataParallelOptions {
 struct StepSpan {
   int replica = 0;  // among those of all processes
   event::SpanEnded::Kind kind = event::SpanEnded::Kind::compute;
-  const char* name = "";  // "forward"
+  std::string name = {};  // "forward"
   std::chrono::steady_clock::time_point begin = {};
   std::chrono::steady_clock::time_point end = {};
 };

@@ -103,11 +103,15 @@ struct Pipeline {
   friend bool operator==(const Pipeline&, const Pipeline&) = default;
 };
 
+// "1f1b".
+std::string_view to_string(Schedule schedule);
+
 using CommunicationProtocol = std::variant<DataStore, Direct, Pipeline>;
 
 struct ModelParallel {
   std::vector<Partition> partitions;  // a node is in one of them
   CommunicationProtocol communication = Direct{};
+  bool recompute = false;  // optional: what a stage computes forward it computes anew for backward, and keeps less
   friend bool operator==(const ModelParallel&, const ModelParallel&) = default;
 };
 

@@ -14,9 +14,11 @@
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
+#include <tutti/base/deadline.hpp>
 #include <tutti/base/json.hpp>
 #include <tutti/data/data_options.hpp>
 #include <tutti/data/dataset.hpp>
+#include <tutti/graph/cut.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/kernels/optimizer.hpp>
 #include <tutti/train/loss.hpp>
@@ -62,6 +64,7 @@ struct RunTrain {
   std::int64_t log_every = 10;      // steps to a line of metrics.jsonl
   std::string best_by = "loss";     // or a metric: what tells the best evaluation
   std::optional<EarlyStopping> early_stopping = {};
+  Duration deadline = kDefaultDeadline;  // for a step, and whoever waits for others in it
 };
 
 // Which are written, and which of them stay.
@@ -75,6 +78,7 @@ struct Run {
   std::uint64_t seed = 0;
   RunData data;
   Graph graph;
+  std::vector<Worker> workers;  // of ModelParallel: those that the file lists, or that partitions name
   std::string loss_name;
   Loss loss;
   std::vector<RunMetric> metrics;

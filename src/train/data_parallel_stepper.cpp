@@ -232,10 +232,9 @@ void refuse_rows_alone(const Run& run, std::int64_t rows) {
 
 }  // namespace
 
-void fit_data_parallel(Training& training) {
+std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training) {
   refuse_rows_alone(*training.run, training.data.train->size());
-  DataParallelStepper stepper(training);
-  run_steps(training, stepper);
+  return std::make_unique<DataParallelStepper>(training);
 }
 
 }  // namespace tutti::detail
