@@ -371,7 +371,7 @@ ordered_json write(const std::variant<Alternatives...>& value, Anything) {
 
 }  // namespace
 
-std::string_view to_string(Schedule schedule) { return kEnumerators<Schedule>[static_cast<std::size_t>(schedule)]; }
+std::string_view schedule_name(Schedule schedule) { return kEnumerators<Schedule>[static_cast<std::size_t>(schedule)]; }
 
 }  // namespace strategy
 

@@ -189,7 +189,7 @@ class ModelParallelStepper final : public Stepper {
   static std::string describe(const strategy::CommunicationProtocol& communication) {
     const auto* pipeline = std::get_if<strategy::Pipeline>(&communication);
     if (pipeline == nullptr) return "the whole batch goes from worker to worker";
-    return fmt::format("micro-batches of {} rows, {}", pipeline->micro_batch_size, to_string(pipeline->schedule));
+    return fmt::format("micro-batches of {} rows, {}", pipeline->micro_batch_size, schedule_name(pipeline->schedule));
   }
 
   void run_workers(const std::function<void(int)>& f) {

@@ -118,6 +118,19 @@ void warn_of_what_is_not_trained(const Graph& graph, std::vector<std::string>& w
   }
 }
 
+// What a pipeline computes otherwise than one worker would.
+void warn_of_micro_batches(const Graph& graph, std::vector<std::string>& warnings) {
+  const auto* cut = std::get_if<strategy::ModelParallel>(&graph.effective_strategy());
+  const auto* pipeline = cut == nullptr ? nullptr : std::get_if<strategy::Pipeline>(&cut->communication);
+  if (pipeline == nullptr) return;
+  for (const GraphNode& node : graph.nodes()) {
+    if (node.op == "batch_norm")
+      warnings.push_back(
+          fmt::format("the node '{}' (batch_norm) takes its statistics over the {} rows of a micro-batch", node.path,
+                      pipeline->micro_batch_size));
+  }
+}
+
 // What tells the best evaluation: the loss, or one of the metrics.
 std::string read_best_by(const Options& options, const std::vector<RunMetric>& metrics) {
   std::vector<std::string> names{"loss"};
@@ -318,6 +331,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   check_strategy(value, run);
   run.warnings = run.graph.warnings();
   warn_of_what_is_not_trained(run.graph, run.warnings);
+  warn_of_micro_batches(run.graph, run.warnings);
   run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(value, run));
   return run;
 }

@@ -212,6 +212,14 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   if (parallel != nullptr && parallel->num_replicas < processes)
     return fmt::format("num_replicas: expected at least one for each of {} processes, found {}", processes,
                        parallel->num_replicas);
+  if (std::holds_alternative<strategy::ModelParallel>(strategy)) {
+    for (const Subgraph& subgraph : run.graph.subgraphs()) {
+      const auto* stage = subgraph.strategy ? std::get_if<strategy::DataParallel>(&*subgraph.strategy) : nullptr;
+      if (stage != nullptr && stage->aggregation != strategy::GradientAggregation(strategy::AllReduce{}))
+        return fmt::format("the subgraph '{}': inside ModelParallel, expected a plain AllReduce, found {}",
+                           subgraph.path, to_string(*subgraph.strategy));
+    }
+  }
   const auto workers = static_cast<int>(run.workers.size());
   if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {
     return fmt::format("expected a process for each of {} workers, or one for all of them, found {}", workers,

@@ -48,6 +48,13 @@ StageGraph random_graph(RandomStream& draws) {
     if (!graph.stages[s].has_backward) continue;
     for (const std::size_t before : graph.stages[s].after) graph.stages[before].has_backward = true;
   }
+  // Where nothing is trained in a stage or before it, it has no backward pass either.
+  std::vector<bool> is_trained(stages);
+  for (std::size_t s = 0; s < stages; ++s) {
+    is_trained[s] = draws.below(3) != 0;
+    for (const std::size_t before : graph.stages[s].after) is_trained[s] = is_trained[s] || is_trained[before];
+    graph.stages[s].has_backward = graph.stages[s].has_backward && is_trained[s];
+  }
   return graph;
 }
 
@@ -140,6 +147,17 @@ TEST(PipelineSchedule, KeepsMicroBatchesUnderWayWithinTheStagesToTheEnd) {
       EXPECT_LE(forecast.live[s], to_the_end[s]) << seed;
     }
   }
+}
+
+// A frozen stage in front of a slow one.
+TEST(PipelineSchedule, KeepsStagesWithoutBackwardNearThoseThatUseThem) {
+  StageGraph graph = chain(3);
+  graph.stages[0].has_backward = false;
+  const WorkOrder order = schedule_work(graph, 100, Schedule::one_f_one_b);
+  const auto slow = equal_costs(graph, 1, 50);
+  EXPECT_NO_THROW((void)forecast_work(graph, order, slow));
+  EXPECT_EQ(order[0].size(), 100u);
+  EXPECT_EQ(order[1].size(), 200u);
 }
 
 TEST(PipelineSchedule, RefusesInterleavedUnlessMicroBatchesAreAMultipleOfWorkers) {

@@ -152,7 +152,7 @@ for strategy in \
   '{"type": "Federated", "num_clients": 4, "rounds": 2, "aggregation": {"method": "FedAvg"}, "client_selection": {"method": "All"}}' \
   '{"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}}' \
   '{"type": "ModelParallel", "partitions": [{"node_ids": ["hidden"], "target": {"WorkerId": "w0"}}],
-    "communication": {"protocol": "Direct"}}' \
+    "communication": {"protocol": "DataStore"}}' \
   '{"type": "PopulationBased", "population_size": 4, "generations": 2, "exploit": {"method": "Truncation", "fraction": 0.25},
     "explore": {"method": "Resample"}}' \
   '{"type": "Custom", "coordinator": "gossip"}'; do

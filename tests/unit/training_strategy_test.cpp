@@ -107,6 +107,9 @@ const std::vector<Forms>& every_form() {
       {ModelParallel{two_partitions(), Direct{}},
        R"({"type":"ModelParallel",)" + partitions + R"(,"communication":{"protocol":"Direct"}})",
        "ModelParallel: 2 partitions, Direct"},
+      {ModelParallel{two_partitions(), Direct{}, /*recompute=*/true},
+       R"({"type":"ModelParallel",)" + partitions + R"(,"communication":{"protocol":"Direct"},"recompute":true})",
+       "ModelParallel: 2 partitions, Direct, recomputed"},
       {ModelParallel{two_partitions(), Pipeline{.micro_batch_size = 16}},
        R"({"type":"ModelParallel",)" + partitions +
            R"(,"communication":{"protocol":"Pipeline","micro_batch_size":16}})",

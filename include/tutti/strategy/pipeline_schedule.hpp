@@ -20,7 +20,7 @@ namespace tutti {
 struct Stage {
   int worker = 0;
   std::vector<std::size_t> after = {};  // stages that give it values: each stands before it in the list
-  bool has_backward = true;             // the loss depends on it; so it does on all that it is after
+  bool has_backward = true;             // the loss depends on it, and something in it or before it is trained
 };
 
 struct StageGraph {

@@ -104,7 +104,7 @@ struct Pipeline {
 };
 
 // "1f1b".
-std::string_view to_string(Schedule schedule);
+std::string_view schedule_name(Schedule schedule);
 
 using CommunicationProtocol = std::variant<DataStore, Direct, Pipeline>;
 
