@@ -16,7 +16,8 @@ Backend backend(const std::string& name, const MeshWorld& world) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, TransportContract,
                          ::testing::Values(backend("Memory", {.shared_memory = true}), backend("Links", {}),
-                                           backend("LendingLinks", {.lend = true})),
+                                           backend("LendingLinks", {.lend = true}),
+                                           backend("Folder", {.folder = true})),
                          [](const auto& parameter) { return parameter.param.name; });
 
 }  // namespace

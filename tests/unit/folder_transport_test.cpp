@@ -5,19 +5,262 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <tutti/base/error.hpp>
+#include <tutti/transport/folder.hpp>
+
 #include "support/scratch_folder.hpp"
+#include "support/usage_error.hpp"
 #include "transport/folder_link.hpp"
 
 namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::ScratchFolder;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
+using testing::usage_error;
+
+// What came of a rank that joined.
+struct Outcome {
+  std::unique_ptr<Transport> transport = nullptr;
+  std::optional<Failure> failure = std::nullopt;  // of a PeerError
+  std::string error = {};                         // of any
+};
+
+Outcome join(const JoinFolderOptions& options) {
+  try {
+    return {.transport = join_folder(options)};
+  } catch (const PeerError& error) {
+    return {.failure = error.failure(), .error = error.what()};
+  } catch (const Error& error) {
+    return {.error = error.what()};
+  }
+}
+
+// All at once; the outcomes are in the order of the options.
+std::vector<Outcome> join_all(const std::vector<JoinFolderOptions>& all) {
+  std::vector<Outcome> outcomes(all.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { outcomes[i] = join(all[i]); });
+  }
+  return outcomes;
+}
+
+JoinFolderOptions rank_of(const std::filesystem::path& folder, int rank, int size, Duration deadline = 30s) {
+  return {.folder = folder, .rank = Rank{rank}, .size = size, .deadline = deadline};
+}
+
+// Each leaves in a thread of its own, as processes do.
+void leave(std::vector<Outcome>& outcomes) {
+  std::vector<std::jthread> threads;
+  for (Outcome& outcome : outcomes) threads.emplace_back([&] { outcome.transport.reset(); });
+}
+
+void expect_they_talk(const std::vector<Outcome>& outcomes) {
+  for (const Outcome& outcome : outcomes) ASSERT_TRUE(outcome.transport) << outcome.error;
+  const Deadline deadline = Deadline::after(30s);
+  for (const Outcome& from : outcomes) {
+    for (Rank to : all_ranks(from.transport->size())) send(*from.transport, to, Tag{1}, {}, deadline);
+  }
+  for (const Outcome& to : outcomes) {
+    for (Rank from : all_ranks(to.transport->size())) to.transport->receive(from, Tag{1}, deadline);
+  }
+}
+
+// --- the meeting ---
+
+TEST(FolderTransport, LeavesAFolderAsItWas) {
+  const ScratchFolder scratch;
+  scratch.write("notes.txt", "of the user");
+  std::filesystem::create_directories(scratch / "tutti.session-of-mine");
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Outcome> job = join_all({rank_of(scratch.path(), 0, 2), rank_of(scratch.path(), 1, 2)});
+    expect_they_talk(job);
+    EXPECT_GT(scratch.entries().size(), 2u);
+    leave(job);
+    EXPECT_THAT(scratch.entries(), UnorderedElementsAre("notes.txt", "tutti.session-of-mine"));
+  }
+}
+
+TEST(FolderTransport, RemovesAFolderThatItMade) {
+  const ScratchFolder scratch;
+  std::vector<Outcome> job = join_all({rank_of(scratch / "job", 0, 2), rank_of(scratch / "job", 1, 2)});
+  expect_they_talk(job);
+  EXPECT_THAT(scratch.entries(), ElementsAre("job"));
+  // Whoever goes last.
+  job[0].transport.reset();
+  EXPECT_THAT(scratch.entries(), ElementsAre("job"));
+  job[1].transport.reset();
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, RanksMayComeInAnyOrderAndAgainAndAgain) {
+  const ScratchFolder scratch;
+  for (int round = 0; round < 6; ++round) {
+    std::vector<Outcome> job(3);
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 3; ++i) {
+        const int rank = (i + round) % 3;
+        threads.emplace_back(
+            [&, rank] { job[static_cast<std::size_t>(rank)] = join(rank_of(scratch / "job", rank, 3)); });
+        std::this_thread::sleep_for(5ms);
+      }
+    }
+    expect_they_talk(job);
+    leave(job);
+  }
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+// The locks went with their processes; all else is still there.
+TEST(FolderTransport, MeetsAmongTheFilesOfAKilledJobAndRemovesThem) {
+  const ScratchFolder scratch;
+  const std::string session = "tutti.session-0123456789abcdef";
+  std::filesystem::create_directories(scratch / session);
+  scratch.write("tutti.lock", "");
+  scratch.write("tutti.call", "0123456789abcdef");
+  scratch.write("tutti.call.new", "01");
+  for (int rank : {0, 1}) scratch.write(session + "/here-" + std::to_string(rank) + "-0123456789abcdef", "2 elsewhere");
+  for (const char* name : {"welcome", "0-1-0", "0-1-1", "1-0-7", "1-0-8.new"}) scratch.write(session + "/" + name, "1");
+
+  // It hears the old call first.
+  std::vector<Outcome> job(2);
+  {
+    const std::jthread early([&] { job[1] = join(rank_of(scratch.path(), 1, 2)); });
+    const Deadline deadline = Deadline::after(10s);
+    while (std::ranges::distance(std::filesystem::directory_iterator(scratch / session)) < 8 && !deadline.passed())
+      std::this_thread::sleep_for(1ms);
+    job[0] = join(rank_of(scratch.path(), 0, 2));
+  }
+  expect_they_talk(job);
+  leave(job);
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, ASecondJobIsRefusedAndTheFirstGoesOn) {
+  const ScratchFolder scratch;
+  std::vector<Outcome> first = join_all({rank_of(scratch.path(), 0, 2), rank_of(scratch.path(), 1, 2)});
+  expect_they_talk(first);
+  EXPECT_EQ(usage_error([&] { join_folder(rank_of(scratch.path(), 0, 2)); }),
+            "the folder " + scratch.path().string() + " is in use: rank 0 of another job has tutti.lock locked");
+  // The others of the second job cannot know; they wait for their own rank 0.
+  EXPECT_EQ(join(rank_of(scratch.path(), 1, 2, 50ms)).error,
+            "rank 0 did not come to the folder " + scratch.path().string() + " in time (another job is at work there)");
+  expect_they_talk(first);
+  leave(first);
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+// Rank 0 has left, so that a new job may begin; the others of the first one have not.
+TEST(FolderTransport, ANewJobLeavesAloneWhoIsStillThere) {
+  const ScratchFolder scratch;
+  std::vector<Outcome> first =
+      join_all({rank_of(scratch.path(), 0, 3), rank_of(scratch.path(), 1, 3), rank_of(scratch.path(), 2, 3)});
+  expect_they_talk(first);
+  first[0].transport.reset();
+  std::vector<Outcome> second = join_all({rank_of(scratch.path(), 0, 2), rank_of(scratch.path(), 1, 2)});
+  expect_they_talk(second);
+  send(*first[1].transport, Rank{2}, Tag{2}, {}, Deadline::after(10s));
+  EXPECT_NO_THROW(first[2].transport->receive(Rank{1}, Tag{2}, Deadline::after(10s)));
+  leave(first);
+  leave(second);
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, RanksThatDisagreeOnTheirNumberAllHearWhoBroughtWhat) {
+  const ScratchFolder scratch;
+  const std::vector<Outcome> job =
+      join_all({rank_of(scratch / "job", 0, 3), rank_of(scratch / "job", 1, 2), rank_of(scratch / "job", 2, 3)});
+  for (const Outcome& outcome : job) {
+    EXPECT_EQ(outcome.error, "the ranks disagree on how many they are: 2 on rank 1, 3 on ranks 0 and 2");
+    EXPECT_FALSE(outcome.failure);  // it is misuse
+  }
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, TwoProcessesOfOneRankAreRefused) {
+  const ScratchFolder scratch;
+  for (const Outcome& outcome :
+       join_all({rank_of(scratch / "job", 0, 3), rank_of(scratch / "job", 1, 3), rank_of(scratch / "job", 1, 3)})) {
+    EXPECT_EQ(outcome.error, "two processes came as rank 1: two jobs may have been started in one folder");
+  }
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, NamesWhoDoesNotCome) {
+  const ScratchFolder scratch;
+  const std::string folder = (scratch / "job").string();
+  const auto expect_late = [&](const Outcome& outcome, const std::vector<Rank>& missing) {
+    EXPECT_EQ(outcome.error, to_string(missing) + " did not come to the folder " + folder + " in time");
+    ASSERT_TRUE(outcome.failure);
+    EXPECT_EQ(outcome.failure->kind, FailureKind::late);
+    EXPECT_EQ(outcome.failure->ranks, missing);
+  };
+  const std::vector<Outcome> told = join_all({rank_of(folder, 0, 3, 700ms), rank_of(folder, 1, 3)});
+  for (const Outcome& outcome : told) expect_late(outcome, {Rank{2}});
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+  // One does not wait as long as rank 0 does, who then misses it, too.
+  const std::vector<Outcome> impatient = join_all({rank_of(folder, 0, 3, 2s), rank_of(folder, 1, 3, 700ms)});
+  expect_late(impatient[0], {Rank{1}, Rank{2}});
+  expect_late(impatient[1], {Rank{2}});
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+  expect_late(join(rank_of(folder, 1, 3, 50ms)), {Rank{0}});
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, NamesAFolderThatCannotBeWritten) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.write("file", "").string();
+  EXPECT_EQ(join(rank_of(file + "/job", 0, 2)).error, "cannot make " + file + "/job: Not a directory");
+  EXPECT_EQ(join(rank_of(file, 0, 2)).error, "cannot read " + file + ": Not a directory");
+  EXPECT_EQ(join(rank_of(file, 1, 2)).error, "cannot read " + file + ": Not a directory");
+  EXPECT_EQ(join(rank_of(scratch / "no" / "job", 0, 2)).error,
+            "cannot make " + (scratch / "no" / "job").string() + ": No such file or directory");
+  EXPECT_THAT(scratch.entries(), ElementsAre("file"));
+}
+
+TEST(FolderTransport, RefusesWhatCannotBe) {
+  EXPECT_EQ(usage_error([] { join_folder({.size = 2}); }),
+            "join_folder needs the folder that the ranks share; it was left empty");
+  EXPECT_EQ(usage_error([] { join_folder(rank_of("x", 0, 0)); }), "a world needs at least 1 rank, found 0");
+  EXPECT_EQ(usage_error([] { join_folder(rank_of("x", 2, 2)); }), "there is no rank 2: the world has 2 ranks");
+  EXPECT_EQ(usage_error([] { join_folder({.folder = "x", .heartbeat = 0s}); }),
+            "the heartbeat must be longer than nothing");
+}
+
+TEST(FolderTransport, ARankThatIsAloneTouchesNoFolder) {
+  const ScratchFolder scratch;
+  const Outcome alone = join(rank_of(scratch / "no" / "job", 0, 1));
+  ASSERT_TRUE(alone.transport) << alone.error;
+  EXPECT_THAT(scratch.entries(), IsEmpty());
+}
+
+TEST(FolderTransport, AFolderThatIsTakenAwayEndsAllWaitsNamingIt) {
+  const ScratchFolder scratch;
+  const std::vector<Outcome> job = join_all({rank_of(scratch / "job", 0, 2), rank_of(scratch / "job", 1, 2)});
+  expect_they_talk(job);
+  std::filesystem::rename(scratch / "job", scratch / "elsewhere");  // all of it at once
+  for (const Outcome& outcome : job) {
+    const Rank other{1 - outcome.transport->rank().value};
+    const std::string error = error_of([&] { outcome.transport->receive(other, Tag{2}, Deadline::after(30s)); });
+    EXPECT_THAT(error, StartsWith(to_string(other) + " cannot be reached: cannot "));
+    EXPECT_THAT(error, HasSubstr((scratch / "job").string()));
+  }
+}
+
+// --- the link ---
 
 // Two ends of a link between ranks 0 and 1, which are both there.
 class FolderLink : public ::testing::Test {
