@@ -48,6 +48,14 @@ bool World::still_waits_with(Rank rank, const Round& round) {
   return place(rank).last_brought == round && !refused_.contains(round);
 }
 
+// Links are not equally quick: a rank may hear that another comes again before it hears why the round before failed,
+// which may have been its own.
+bool World::knows_what_came_before(const Round& round) {
+  const Round before{round.members, round.number - 1};
+  return before.number == 0 || refused_.contains(before) ||
+         std::ranges::all_of(before.members, [&](Rank member) { return has_brought(member, before); });
+}
+
 void World::refuse(const Failure& failure, const std::vector<Round>& rounds) {
   const bool told_now = std::ranges::any_of(rounds, [&](const Round& round) { return still_waits_with(rank_, round); });
   for (const Round& round : rounds) {
@@ -70,6 +78,7 @@ void World::look_for_disagreement(const Round& mine) {
   for (Rank other : mine.members) {
     const std::optional<Round>& theirs = place(other).last_brought;
     if (!theirs || *theirs == mine || has_brought(other, mine) || refused_.contains(*theirs)) continue;
+    if (!knows_what_came_before(*theirs)) continue;
     const auto waits_for_us = std::ranges::find_if(
         theirs->members, [&](Rank member) { return !has_brought(member, *theirs) && still_waits_with(member, mine); });
     if (waits_for_us == theirs->members.end()) continue;

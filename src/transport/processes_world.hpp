@@ -129,6 +129,7 @@ class World {
 
   bool has_brought(Rank rank, const Round& round);
   bool still_waits_with(Rank rank, const Round& round);
+  bool knows_what_came_before(const Round& round);
   void look_for_disagreement(const Round& mine);
   void refuse(const Failure& failure, const std::vector<Round>& rounds);
 
