@@ -3,7 +3,7 @@
 # refused, on threads and on processes. A failure is one sentence.
 #
 #   tests/unit/train_command_test.sh <tutti>
-# shellcheck disable=SC2317  # functions that others are told to call
+# shellcheck disable=SC2016,SC2317  # what other shells expand; functions that others are told to call
 set -uo pipefail
 root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/unit/expect.sh
