@@ -86,12 +86,11 @@ class Placing {
 std::vector<Worker> workers_named_in(const strategy::ModelParallel& strategy) {
   std::vector<Worker> workers;
   for (const strategy::Partition& partition : strategy.partitions) {
-    Worker one;
-    if (const auto* tag = std::get_if<strategy::Tag>(&partition.target))
-      one = {.id = tag->tag, .tags = {tag->tag}};
-    else
-      one.id = std::get<strategy::WorkerId>(partition.target).id;
-    if (std::ranges::find(workers, one) == workers.end()) workers.push_back(std::move(one));
+    const auto* tag = std::get_if<strategy::Tag>(&partition.target);
+    const std::string& id = tag != nullptr ? tag->tag : std::get<strategy::WorkerId>(partition.target).id;
+    if (std::ranges::find(workers, id, &Worker::id) == workers.end()) workers.push_back({.id = id});
+    std::vector<std::string>& tags = std::ranges::find(workers, id, &Worker::id)->tags;
+    if (tag != nullptr && tags.empty()) tags.push_back(id);
   }
   return workers;
 }

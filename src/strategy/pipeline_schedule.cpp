@@ -105,7 +105,6 @@ class Simulation {
         costs_(graph.stages.size()),
         progress_(graph, micro_batches, costs_),
         most_of_stage_(stages_to_the_end(graph)),
-        followers_(followers_of(graph)),
         stages_(graph.stages.size()),
         workers_(static_cast<std::size_t>(graph.workers)),
         order_(static_cast<std::size_t>(graph.workers)) {
@@ -115,7 +114,8 @@ class Simulation {
   WorkOrder run() {
     while (take_next()) {
     }
-    for (std::size_t s = 0; s < stages_.size(); ++s) TUTTI_ASSERT(!next_of(s, Pass::forward));
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      TUTTI_ASSERT(!next_of(s, Pass::forward) && !next_of(s, Pass::backward));
     return std::move(order_);
   }
 
@@ -149,11 +149,7 @@ class Simulation {
   bool is_within_bounds(const StageTask& task) const {
     if (schedule_ == strategy::Schedule::gpipe || task.pass == Pass::backward) return true;
     const StageState& its = stages_[task.stage];
-    if (graph_.stages[task.stage].has_backward) return its.forwards - its.backwards < most_of_stage_[task.stage];
-    // What has no backward pass does not run away from those that use it.
-    return std::ranges::all_of(followers_[task.stage], [&](std::size_t follower) {
-      return its.forwards - stages_[follower].forwards < most_of_stage_[task.stage];
-    });
+    return !graph_.stages[task.stage].has_backward || its.forwards - its.backwards < most_of_stage_[task.stage];
   }
 
   // What the worker would begin next, and when. It does not wait for something while it could do something else.
@@ -201,7 +197,6 @@ class Simulation {
   std::vector<StageCost> costs_;
   Progress progress_;
   std::vector<std::int64_t> most_of_stage_;
-  std::vector<std::vector<std::size_t>> followers_;
   std::vector<StageState> stages_;
   std::vector<Worker> workers_;
   WorkOrder order_;

@@ -65,35 +65,14 @@ double moved_by(const strategy::AllReduce& method, int replicas, const std::vect
   return moved;
 }
 
-// By node, the worker of a partition: nodes that no partition has are the first worker's.
-std::vector<std::size_t> workers_of(const Graph& graph, const strategy::ModelParallel& parallel) {
-  std::vector<strategy::RemoteTarget> workers;
-  std::map<std::string, std::size_t, std::less<>> worker_of;
-  for (const strategy::Partition& partition : parallel.partitions) {
-    const auto found = std::ranges::find(workers, partition.target);
-    const auto worker = static_cast<std::size_t>(found - workers.begin());
-    if (found == workers.end()) workers.push_back(partition.target);
-    for (const std::string& id : partition.node_ids) worker_of.emplace(id, worker);
-  }
-  std::vector<std::size_t> result;
-  for (const GraphNode& node : graph.nodes()) {
-    std::string_view path = node.path;
-    auto found = worker_of.find(path);
-    while (found == worker_of.end() && path.find('.') != std::string_view::npos) {
-      path = path.substr(0, path.rfind('.'));
-      found = worker_of.find(path);
-    }
-    result.push_back(found == worker_of.end() ? 0 : found->second);
-  }
-  return result;
-}
-
 // Each value to each other worker that uses it, and its gradient back.
 double moved_between_partitions(const Run& run, const strategy::ModelParallel& parallel) {
   const std::vector<GraphNode>& nodes = run.graph.nodes();
-  const std::vector<std::size_t> workers = workers_of(run.graph, parallel);
+  const Cut cut = cut_graph(run.graph, parallel, run.workers);
+  std::vector<int> workers;  // by node
+  for (const std::size_t stage : cut.stage_of) workers.push_back(cut.stages[stage].worker);
   const std::size_t inputs = run.graph.inputs().size();
-  std::set<std::pair<std::size_t, std::size_t>> travels;  // a node's value, and the worker that it goes to
+  std::set<std::pair<std::size_t, int>> travels;  // a node's value, and the worker that it goes to
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     for (const std::size_t value : nodes[n].inputs) {
       if (value >= inputs && workers[value - inputs] != workers[n]) travels.emplace(value - inputs, workers[n]);

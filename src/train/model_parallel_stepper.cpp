@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 #include <tutti/train/batch.hpp>
 #include <tutti/transport/threads.hpp>
 
+#include "evaluation_rows.hpp"
 #include "stage_worker.hpp"
 #include "training.hpp"
 
@@ -28,24 +31,34 @@ using SpanKind = event::SpanEnded::Kind;
 struct Workers {
   std::vector<Communicator> worlds;  // of threads
   std::vector<std::unique_ptr<StageChannel>> channels;
+  std::shared_ptr<std::atomic<bool>> is_given_up = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::unique_ptr<StageWorker>> workers;
 };
 
-// What went wrong with each of the workers.
-struct Failures {
-  explicit Failures(std::size_t workers) : reasons(workers), consequences(workers) {}
+// What went wrong with the workers, in the order in which it did: a reason comes before what others have heard of it.
+class Failures {
+ public:
+  void add_reason(std::exception_ptr error) { add(reasons_, std::move(error)); }
+  void add_lost_peer(std::exception_ptr error) { add(lost_, std::move(error)); }
+  void add_heard(std::exception_ptr error) { add(heard_, std::move(error)); }
 
-  // The reason comes before what others have heard of it.
   void rethrow() const {
-    for (const auto* errors : {&reasons, &consequences}) {
-      for (const std::exception_ptr& error : *errors) {
-        if (error) std::rethrow_exception(error);
-      }
+    const std::lock_guard lock(mutex_);
+    for (const auto* errors : {&reasons_, &lost_, &heard_}) {
+      if (!errors->empty()) std::rethrow_exception(errors->front());
     }
   }
 
-  std::vector<std::exception_ptr> reasons;
-  std::vector<std::exception_ptr> consequences;  // PeerErrors
+ private:
+  void add(std::vector<std::exception_ptr>& errors, std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    errors.push_back(std::move(error));
+  }
+
+  mutable std::mutex mutex_;  // who is late may fail later
+  std::vector<std::exception_ptr> reasons_;
+  std::vector<std::exception_ptr> lost_;
+  std::vector<std::exception_ptr> heard_;  // from another worker
 };
 
 // Evenly long parts of time in which each worker did something else than wait.
@@ -68,7 +81,8 @@ class ModelParallelStepper final : public Stepper {
   explicit ModelParallelStepper(const Training& training)
       : run_(training.run),
         data_(training.data),
-        world_(training.options.world),
+        world_(training.options.world != nullptr && training.options.world->size() > 1 ? training.options.world
+                                                                                       : nullptr),
         plan_(std::make_shared<const PipelinePlan>(*run_)),
         mine_(std::make_shared<Workers>()) {
     set_up_blas();
@@ -88,7 +102,8 @@ class ModelParallelStepper final : public Stepper {
           std::make_unique<StageWorker>(run_, plan_,
                                         StageWorkerOptions{.worker = first + i,
                                                            .world = world_ == nullptr ? mine_->worlds[place] : *world_,
-                                                           .channel = *mine_->channels[place]}));
+                                                           .channel = *mine_->channels[place],
+                                                           .is_given_up = mine_->is_given_up}));
       needs_rows_ = needs_rows_ || plan_->needs_rows(first + i);
       if (!training.weights) continue;
       try {
@@ -165,10 +180,13 @@ class ModelParallelStepper final : public Stepper {
 
   Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
     const auto found = std::make_shared<std::vector<Evaluation>>(mine_->workers.size());
-    run_workers([mine = mine_, rows, found](int worker) {
-      const auto w = static_cast<std::size_t>(worker);
-      (*found)[w] = mine->workers[w]->evaluate(*rows);
-    });
+    const std::int64_t batches = (rows->size() + rows_at_once(*run_) - 1) / rows_at_once(*run_);
+    run_workers(
+        [mine = mine_, rows, found](int worker) {
+          const auto w = static_cast<std::size_t>(worker);
+          (*found)[w] = mine->workers[w]->evaluate(*rows);
+        },
+        1 + batches / kEvaluatedAtOnce);
     return found->front();
   }
 
@@ -192,30 +210,49 @@ class ModelParallelStepper final : public Stepper {
     return fmt::format("micro-batches of {} rows, {}", pipeline->micro_batch_size, schedule_name(pipeline->schedule));
   }
 
-  void run_workers(const std::function<void(int)>& f) {
+  // Each of so many parts has the run's deadline.
+  void run_workers(const std::function<void(int)>& f, std::int64_t parts = 1) {
     const OneThread one_thread;
-    const auto failures = std::make_shared<Failures>(mine_->workers.size());
+    const auto failures = std::make_shared<Failures>();
     // Who waits for another gives up at the deadline, and the others then; only who hangs is later than that.
     constexpr std::chrono::milliseconds kToTell{500};
     try {
       team_->run(
           [f, failures](int member) {
             if (member == 0) return;
-            const auto w = static_cast<std::size_t>(member - 1);
             try {
               f(member - 1);
-            } catch (const PeerError&) {
-              failures->consequences[w] = std::current_exception();
+            } catch (const PeerError& error) {
+              if (error.kind() == FailureKind::cancelled)
+                failures->add_heard(std::current_exception());
+              else
+                failures->add_lost_peer(std::current_exception());
             } catch (...) {
-              failures->reasons[w] = std::current_exception();
+              failures->add_reason(std::current_exception());
             }
           },
-          run_->train.deadline + kToTell);
-    } catch (const PeerError&) {
-      failures->rethrow();
-      throw;
+          run_->train.deadline * parts + kToTell);
+    } catch (const PeerError& late) {
+      give_up(late, *failures);
     }
     failures->rethrow();
+  }
+
+  // Some do not come back, or not in time: what they stand on may be gone when they do.
+  [[noreturn]] void give_up(const PeerError& late, const Failures& failures) {
+    std::vector<std::string> who;
+    for (const Rank member : late.ranks()) {
+      const int worker = member.value - 1 + (world_ == nullptr ? 0 : world_->rank().value);
+      if (member.value > 0) who.push_back(plan_->cut().workers[static_cast<std::size_t>(worker)].id);
+    }
+    const std::string sentence =
+        fmt::format("worker '{}' is late: it has not ended its part within {} s", fmt::join(who, "', '"),
+                    std::chrono::duration<double>(run_->train.deadline).count());
+    if (world_ != nullptr && !world_->broken()) world_->cancel(sentence);
+    *mine_->is_given_up = true;
+    for (const auto& channel : mine_->channels) channel->give_up();
+    failures.rethrow();
+    throw Error(sentence);
   }
 
   std::shared_ptr<const Run> run_;

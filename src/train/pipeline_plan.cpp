@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <tutti/nn/rows.hpp>
-
 namespace tutti::detail {
 
 PipelinePlan::PipelinePlan(const Run& run) {

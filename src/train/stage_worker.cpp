@@ -22,9 +22,6 @@ namespace {
 
 // Tags of a step: what it is, and of which micro-batch.
 constexpr int kBitsOfMicroBatch = 31;
-// Batches of an evaluation that are under way at once, at most.
-constexpr std::int64_t kEvaluatedAtOnce = 16;
-
 // Those rows of a tensor that another stage has, too, in its order.
 torch::Tensor rows_for(const torch::Tensor& tensor, const std::vector<std::int64_t>& places) {
   return tensor.index_select(0, torch::tensor(places));
@@ -41,8 +38,9 @@ void put_rows(torch::Tensor& whole, std::int64_t rows, const std::vector<std::in
 }
 
 // Gradients that are added up later are laid out as their parameters, and nobody else's.
-torch::Tensor own_gradient(const torch::Tensor& parameter, const torch::Tensor& gradient) {
-  if (gradient.strides() == parameter.strides() && gradient.storage().use_count() == 1) return gradient;
+torch::Tensor own_gradient(const torch::Tensor& parameter, torch::Tensor gradient) {
+  const bool is_alike = gradient.strides() == parameter.strides() && gradient.scalar_type() == parameter.scalar_type();
+  if (is_alike && gradient.use_count() == 1 && gradient.storage().use_count() == 1) return gradient;
   return torch::empty_like(parameter, parameter.options().requires_grad(false)).copy_(gradient.detach());
 }
 
@@ -77,7 +75,7 @@ StageWorker::StageWorker(std::shared_ptr<const Run> run, std::shared_ptr<const P
     : run_(std::move(run)),
       plan_(std::move(plan)),
       options_(options),
-      deadline_(run_->train.deadline),
+      deadline_of_step_(Deadline::after(run_->train.deadline)),
       recomputes_(std::get<strategy::ModelParallel>(run_->graph.effective_strategy()).recompute),
       module_(std::make_shared<GraphModule>(run_->graph, run_->seed, plan_->nodes_of(options.worker))),
       rule_(torch_options(run_->optimizer)) {
@@ -101,14 +99,15 @@ const std::string& StageWorker::id_of(int worker) const {
   return plan_->cut().workers[static_cast<std::size_t>(worker)].id;
 }
 
-const std::string& StageWorker::path_of_value(std::size_t value) const {
-  return run_->graph.nodes()[value - run_->graph.inputs().size()].path;
-}
-
-// The one that is the last in its backward pass.
-std::string StageWorker::last_node_of(int worker) const {
+// The first node of the stage that it comes to last.
+std::size_t StageWorker::last_node_of(int worker) const {
+  std::size_t last = 0;
+  for (const CutStage& one : plan_->cut().stages) {
+    if (one.worker == worker) last = one.nodes.front();
+  }
+  if (is_evaluating_ || orders_.empty()) return last;
   const std::vector<StageTask>& tasks = orders_.rbegin()->second[static_cast<std::size_t>(worker)];
-  return tasks.empty() ? "" : run_->graph.nodes()[stage(tasks.back().stage).nodes.front()].path;
+  return tasks.empty() ? last : stage(tasks.back().stage).nodes.front();
 }
 
 void StageWorker::fill(const ParameterSet& weights) { fill_module(weights, *module_); }
@@ -123,12 +122,15 @@ double StageWorker::set_rate(double factor) {
 
 WorkerReport StageWorker::step(const WorkerBatch& batch, bool is_interrupted) {
   WorkerReport report{.is_interrupted = is_interrupted};
+  deadline_of_step_ = Deadline::after(run_->train.deadline);
   try {
     run_tasks(batch);
     update_->take(sum_of_parts());
     agree(report);
     share_new_values();
-    options_.channel.finish(Deadline::after(deadline_));
+    options_.channel.finish(deadline_of_step_);
+  } catch (const Agreed&) {
+    throw;
   } catch (const std::exception& error) {
     fail(error);
   }
@@ -200,7 +202,8 @@ std::vector<torch::Tensor> StageWorker::take_in(const StageTask& task, const Dat
       const CommonRows common = is_evaluating_ ? CommonRows{.is_all = true} : common_rows(sender, own, rows);
       if (!common.is_all && common.in_first.empty()) continue;
       if (is_evaluating_ && sender.replica > 0) continue;
-      torch::Tensor part = receive(sender.worker, tag_of(intake.tag_of_value(i), task.micro_batch), intake.value);
+      torch::Tensor part = receive(sender.worker, tag_of(intake.tag_of_value(i), task.micro_batch),
+                                   intake.value - run_->graph.inputs().size());
       if (common.is_all)
         whole = std::move(part);
       else
@@ -315,8 +318,13 @@ void StageWorker::take_gradients(const StageTask& task, Live& live, torch::autog
     const CommonRows common = common_rows(own, from, rows_of(task.micro_batch));
     if (!common.is_all && common.in_first.empty()) continue;
     for (std::size_t run = 0; run < intake.runs.size(); ++run) {
+      const Consumer& consumer = plan_->consumers().of_value[intake.value][intake.runs[run].front()];
       torch::Tensor gradient =
-          receive(from.worker, tag_of(intake.tag_of_run(outlet.sender, run), task.micro_batch), intake.value);
+          receive(from.worker, tag_of(intake.tag_of_run(outlet.sender, run), task.micro_batch), consumer.node);
+      if (run == 0 && from.worker != options_.worker) {
+        const std::uint64_t sent = tag_of(intake.tag_of_value(outlet.sender), task.micro_batch);
+        options_.channel.release(from.worker, sent, deadline_of_step_);
+      }
       if (!gradient.defined()) continue;
       torch::Tensor& its = by_consumer[{intake.value, intake.runs[run].front()}];
       if (common.is_all)
@@ -412,7 +420,7 @@ void StageWorker::add_to_sum(std::size_t part, const torch::Tensor& parameter, t
   if (sum.defined())
     sum.add_(gradient);
   else
-    sum = own_gradient(parameter, gradient);
+    sum = own_gradient(parameter, std::move(gradient));
 }
 
 // Of the parameters that are at home here: the parts of all workers in their order.
@@ -433,7 +441,7 @@ std::vector<torch::Tensor> StageWorker::sum_of_parts() {
       torch::Tensor part = std::move(part_sums_[first_part_[p] + i]);
       if (from != options_.worker) {
         part = receive(from, tag_of(plan_->tag_of_parameter(p) + i, 0),
-                       run_->graph.inputs().size() + plan_->consumers().of_parameter[one.number].front().node);
+                       plan_->consumers().of_parameter[one.number][one.parts[i].consumer].node);
       }
       if (part.defined()) sum = sum.defined() ? sum + part : part;
     }
@@ -461,18 +469,9 @@ void StageWorker::agree(WorkerReport& report) {
     }
   }
   const Clock::time_point began = Clock::now();
-  try {
-    all_reduce(options_.world, numbers, {.deadline = deadline_});
-  } catch (const PeerError& error) {
-    if (error.kind() == FailureKind::cancelled || error.ranks().empty()) throw;
-    Failure failure = error.failure();
-    failure.message = fmt::format("worker '{}' waited for worker '{}' and the node '{}', its last in a step: {}",
-                                  id_of(options_.worker), id_of(error.ranks().front().value),
-                                  last_node_of(error.ranks().front().value), error.what());
-    throw PeerError(failure);
-  }
+  together([&](const Duration& left) { all_reduce(options_.world, numbers, {.deadline = left}); });
   note(SpanKind::communication, "agree", began);
-  if (!(numbers[1] > 0)) throw UsageError("all rows of the batch weigh nothing together, so they have no mean loss");
+  if (!(numbers[1] > 0)) throw Agreed("all rows of the batch weigh nothing together, so they have no mean loss");
   if (numbers[3] > 0) refuse_not_finite(not_finite);
   report.loss = numbers[0] / numbers[1];
   report.is_interrupted = numbers[2] > 0;
@@ -507,9 +506,11 @@ void StageWorker::refuse_not_finite(const std::string& mine) {
   for (std::size_t p = 0; p < plan_->parameters().size() && !mine.empty(); ++p) {
     if (name_of(p) == mine) first = static_cast<std::int64_t>(p);
   }
-  all_reduce(options_.world, std::span(&first, 1), {.op = ReduceOp::min, .deadline = deadline_});
-  throw UsageError(fmt::format("the gradient of '{}' is not finite (NaN or infinite); nothing was changed",
-                               name_of(static_cast<std::size_t>(first))));
+  together([&](const Duration& left) {
+    all_reduce(options_.world, std::span(&first, 1), {.op = ReduceOp::min, .deadline = left});
+  });
+  throw Agreed(fmt::format("the gradient of '{}' is not finite (NaN or infinite); nothing was changed",
+                           name_of(static_cast<std::size_t>(first))));
 }
 
 // Parameters that several workers have.
@@ -524,7 +525,7 @@ void StageWorker::share_new_values() {
       if (other != options_.worker) continue;
       const torch::NoGradGuard no_gradients;
       const std::size_t node = plan_->consumers().of_parameter[one.number].front().node;
-      own.detach().copy_(receive(one.home, tag, run_->graph.inputs().size() + node));
+      own.detach().copy_(receive(one.home, tag, node));
     }
   }
 }
@@ -543,7 +544,7 @@ void StageWorker::send(int to, std::uint64_t tag, const torch::Tensor& tensor) {
 }
 
 // Where it does not come, that is told with what it would have been.
-torch::Tensor StageWorker::receive(int from, std::uint64_t tag, std::size_t value) {
+torch::Tensor StageWorker::receive(int from, std::uint64_t tag, std::size_t node) {
   if (from == options_.worker) {
     const auto found = here_.find(tag);
     torch::Tensor tensor = std::move(found->second);
@@ -551,33 +552,49 @@ torch::Tensor StageWorker::receive(int from, std::uint64_t tag, std::size_t valu
     return tensor;
   }
   const Clock::time_point began = Clock::now();
-  const Awaited what{.from = from, .tag = tag, .value = value};
+  const Awaited what{.from = from, .tag = tag, .node = node};
   try {
-    torch::Tensor tensor = options_.channel.receive(what, Deadline::after(deadline_));
+    torch::Tensor tensor = options_.channel.receive(what, deadline_of_step_);
     constexpr std::chrono::microseconds kWorthTelling{1};
     if (Clock::now() - began > kWorthTelling) note(SpanKind::waiting, fmt::format("for {}", id_of(from)), began);
     return tensor;
   } catch (const PeerError& error) {
     if (error.kind() == FailureKind::cancelled) throw;
-    const Awaited last = options_.channel.last_in_line(what);
-    Failure failure = error.failure();
-    failure.message = fmt::format("worker '{}' waited for worker '{}' and the node '{}': {}", id_of(last.by),
-                                  id_of(last.from), path_of_value(last.value), error.what());
-    throw PeerError(failure);
+    throw_wait(options_.channel.last_in_line(what), error);
   }
 }
 
-// All others end as well, and hear why.
-void StageWorker::fail(const std::exception& error) {
-  if (const auto* of_peer = dynamic_cast<const PeerError*>(&error)) {
-    options_.channel.abort(of_peer->failure());
-    if (!options_.world.broken()) options_.world.cancel(error.what());
-    throw PeerError(of_peer->failure());
+void StageWorker::throw_wait(const Wait& wait, const PeerError& error) const {
+  const std::size_t node = wait.what.node.value_or(last_node_of(wait.what.from));
+  Failure failure = error.failure();
+  failure.ranks = {Rank{wait.what.from}};
+  failure.message = fmt::format("worker '{}' waited for worker '{}' and the node '{}': {}", id_of(wait.by),
+                                id_of(wait.what.from), run_->graph.nodes()[node].path, error.what());
+  throw PeerError(failure);
+}
+
+// What all workers call together.
+void StageWorker::together(const std::function<void(const Duration& left)>& call) const {
+  if (*options_.is_given_up) throw Error("the others have ended");
+  try {
+    call(deadline_of_step_.remaining());
+  } catch (const PeerError& error) {
+    if (error.kind() == FailureKind::cancelled || error.ranks().empty()) throw;
+    throw_wait({.by = options_.worker, .what = {.from = error.ranks().front().value}}, error);
   }
+}
+
+// All others end as well, and hear why; who hears it leaves the telling to this one.
+void StageWorker::fail(const std::exception& error) {
+  const auto* of_peer = dynamic_cast<const PeerError*>(&error);
   const std::string why = error.what();
-  const std::string sentence = fmt::format("worker '{}': {}", id_of(options_.worker), why.substr(0, why.find('\n')));
-  options_.channel.abort({.kind = FailureKind::cancelled, .ranks = {options_.world.rank()}, .message = sentence});
-  if (!options_.world.broken()) options_.world.cancel(sentence);
+  const std::string sentence =
+      of_peer != nullptr ? why : fmt::format("worker '{}': {}", id_of(options_.worker), why.substr(0, why.find('\n')));
+  if (!*options_.is_given_up) {
+    options_.channel.abort({.kind = FailureKind::cancelled, .ranks = {options_.world.rank()}, .message = sentence});
+    if (!options_.world.broken()) options_.world.cancel(sentence);
+  }
+  if (of_peer != nullptr) throw PeerError(of_peer->failure());
   if (dynamic_cast<const UsageError*>(&error) != nullptr) throw UsageError(sentence);
   throw Error(sentence);
 }
@@ -591,12 +608,13 @@ void StageWorker::note(SpanKind kind, std::string what, Clock::time_point begin)
 Evaluation StageWorker::evaluate(const Dataset& rows) {
   const std::int64_t batch_rows = rows_at_once(*run_);
   const std::int64_t batches = (rows.size() + batch_rows - 1) / batch_rows;
-  const std::size_t width = 2 + 2 * run_->metrics.size();
+  const std::size_t width = evaluation_width(*run_);
   std::vector<double> sums(static_cast<std::size_t>(batches) * width);
   const bool needs_rows = plan_->needs_rows(options_.worker);
   const SavedTensors buffers = saved(module_->buffers());  // modules of users may write to theirs
   module_->eval();
   is_evaluating_ = true;
+  deadline_of_step_ = Deadline::after(run_->train.deadline);
   try {
     const c10::InferenceMode no_gradients;
     for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -611,13 +629,15 @@ Evaluation StageWorker::evaluate(const Dataset& rows) {
       }
       // Who is fast does not run away from the others.
       if (batch % kEvaluatedAtOnce == kEvaluatedAtOnce - 1) {
-        barrier(options_.world, {.deadline = deadline_});
-        options_.channel.finish(Deadline::after(deadline_));
+        together([&](const Duration& left) { barrier(options_.world, {.deadline = left}); });
+        options_.channel.finish(deadline_of_step_);
+        deadline_of_step_ = Deadline::after(run_->train.deadline);
       }
     }
     put_back(buffers);
-    all_reduce(options_.world, sums, {.deadline = deadline_});  // each is one worker's
-    options_.channel.finish(Deadline::after(deadline_));
+    // Each is one worker's.
+    together([&](const Duration& left) { all_reduce(options_.world, sums, {.deadline = left}); });
+    options_.channel.finish(deadline_of_step_);
   } catch (const std::exception& error) {
     fail(error);
   }

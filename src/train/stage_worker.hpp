@@ -6,9 +6,11 @@
 //   WorkerReport report = worker.step(batch, is_interrupted);      // all workers
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +39,17 @@ struct StageWorkerOptions {
   int worker = 0;
   Communicator& world;  // its ranks are the workers
   StageChannel& channel;
+  // Set where the worker missed the deadline: the world and the channel may be gone when it comes back.
+  std::shared_ptr<const std::atomic<bool>> is_given_up;
+};
+
+// Batches of an evaluation that are under way at once, at most; the deadline is for these.
+inline constexpr std::int64_t kEvaluatedAtOnce = 16;
+
+// Misuse that all workers have found together: nobody has to be told.
+class Agreed : public UsageError {
+ public:
+  using UsageError::UsageError;
 };
 
 // The rows of a step; none where the worker needs none.
@@ -90,8 +103,7 @@ class StageWorker {
   };
 
   const std::string& id_of(int worker) const;
-  const std::string& path_of_value(std::size_t value) const;
-  std::string last_node_of(int worker) const;
+  std::size_t last_node_of(int worker) const;
   const CutStage& stage(std::size_t number) const { return plan_->cut().stages[number]; }
   std::int64_t rows_of(std::int64_t micro_batch) const;
   std::int64_t own_rows(const StageTask& task) const;
@@ -113,7 +125,9 @@ class StageWorker {
   void evaluate_stage(const StageTask& task, const DataRows& data, std::span<double> sums);
 
   void send(int to, std::uint64_t tag, const torch::Tensor& tensor);
-  torch::Tensor receive(int from, std::uint64_t tag, std::size_t value);
+  torch::Tensor receive(int from, std::uint64_t tag, std::size_t node);
+  [[noreturn]] void throw_wait(const Wait& wait, const PeerError& error) const;
+  void together(const std::function<void(const Duration& left)>& call) const;
   [[noreturn]] void fail(const std::exception& error);
   void note(SpanKind kind, std::string what, Clock::time_point begin);
   std::uint64_t tag_of(std::uint64_t tag, std::int64_t micro_batch) const;
@@ -121,7 +135,7 @@ class StageWorker {
   std::shared_ptr<const Run> run_;
   std::shared_ptr<const PipelinePlan> plan_;
   StageWorkerOptions options_;
-  Duration deadline_;
+  Deadline deadline_of_step_;
   bool recomputes_;
   std::shared_ptr<GraphModule> module_;
   std::unique_ptr<torch::optim::OptimizerOptions> rule_;

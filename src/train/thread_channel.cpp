@@ -7,8 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "stage_channel.hpp"
 
 namespace tutti::detail {
@@ -72,19 +70,19 @@ class ThreadChannel final : public StageChannel {
     }
   }
 
-  Awaited last_in_line(const Awaited& what) const override {
-    Awaited last = what;
-    last.by = worker_;
+  Wait last_in_line(const Awaited& what) const override {
+    Wait last{worker_, what};
     for (std::size_t i = 0; i < boxes_->size(); ++i) {  // they may wait for each other
-      Mailbox& next = (*boxes_)[static_cast<std::size_t>(last.from)];
+      Mailbox& next = (*boxes_)[static_cast<std::size_t>(last.what.from)];
       const std::lock_guard lock(next.mutex);
       if (!next.awaited) break;
-      const int by = last.from;
-      last = *next.awaited;
-      last.by = by;
+      last = {last.what.from, *next.awaited};
     }
     return last;
   }
+
+  void release(int, std::uint64_t, Deadline) override {}
+  void give_up() noexcept override {}
 
   void finish(Deadline) override {}
 

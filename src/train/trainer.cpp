@@ -163,7 +163,10 @@ void read_checkpoint_of(Training& training) {
 }  // namespace
 
 std::unique_ptr<Stepper> make_stepper(const Training& training) {
-  return find_stepper(training.run->graph.effective_strategy())(training);
+  const TrainingStrategy& strategy = training.run->graph.effective_strategy();
+  const MakeStepper make = find_stepper(strategy);
+  if (make == nullptr) throw UsageError(fmt::format("nothing carries this strategy out yet: {}", to_string(strategy)));
+  return make(training);
 }
 
 std::string Training::best_of() const {
@@ -214,6 +217,8 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
                        parallel->num_replicas);
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) {
     for (const Subgraph& subgraph : run.graph.subgraphs()) {
+      if (subgraph.strategy && std::holds_alternative<strategy::Local>(*subgraph.strategy))
+        return fmt::format("the subgraph '{}': nothing carries Local within a replicated stage out yet", subgraph.path);
       const auto* stage = subgraph.strategy ? std::get_if<strategy::DataParallel>(&*subgraph.strategy) : nullptr;
       if (stage != nullptr && stage->aggregation != strategy::GradientAggregation(strategy::AllReduce{}))
         return fmt::format("the subgraph '{}': inside ModelParallel, expected a plain AllReduce, found {}",

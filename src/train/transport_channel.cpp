@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <atomic>
 #include <deque>
 #include <span>
 
@@ -33,12 +33,15 @@ class TransportChannel final : public StageChannel {
 
   // Nobody may read the memory of tensors that go with this.
   ~TransportChannel() override {
-    for (const Sent& one : sent_) transport_.cancel_send(one.ticket);
+    for (const Sent& one : sent_) {
+      if (!is_given_up_) transport_.cancel_send(one.ticket);
+    }
   }
 
   void send(int to, std::uint64_t tag, const torch::Tensor& tensor) override {
+    refuse_if_given_up();
     TensorHead head;
-    Sent one;
+    Sent one{.to = to, .tag = tag};
     if (tensor.defined()) {
       if (tensor.dim() > static_cast<std::int64_t>(kMostDimensions))
         throw UsageError(
@@ -48,7 +51,9 @@ class TransportChannel final : public StageChannel {
       head.type = static_cast<std::int64_t>(tensor.scalar_type());
       head.dimensions = tensor.dim();
       std::ranges::copy(tensor.sizes(), head.sizes.begin());
-      std::ranges::copy(tensor.strides(), head.strides.begin());
+      // Where rows are one and the same in memory, there they are not.
+      const bool is_repeated = std::ranges::any_of(tensor.strides(), [](std::int64_t stride) { return stride == 0; });
+      std::ranges::copy((is_repeated ? one.tensor : tensor).strides(), head.strides.begin());
     }
     static_assert(sizeof(TensorHead) <= kEagerBytes);  // copied, so that nobody waits for it
     const std::span<const std::byte> its_bytes = std::as_bytes(std::span(&head, 1));
@@ -59,10 +64,10 @@ class TransportChannel final : public StageChannel {
   }
 
   torch::Tensor receive(const Awaited& what, Deadline deadline) override {
+    refuse_if_given_up();
     TensorHead head;
     const Rank from{what.from};
     const Tag tag{what.tag};
-    transport_.expect(from, tag);
     transport_.receive(from, tag, deadline).copy_to(std::as_writable_bytes(std::span(&head, 1)));
     if (head.is_defined == 0) return {};
     const auto dimensions = static_cast<std::size_t>(head.dimensions);
@@ -70,31 +75,56 @@ class TransportChannel final : public StageChannel {
     const at::IntArrayRef strides(head.strides.data(), dimensions);
     const torch::TensorOptions type(static_cast<torch::ScalarType>(head.type));
     torch::Tensor packed = torch::empty(sizes, type);
+    if (packed.nbytes() > kEagerBytes) transport_.expect(from, tag);
     transport_.receive(from, tag, deadline).copy_to({static_cast<std::byte*>(packed.data_ptr()), packed.nbytes()});
     return packed.strides() == strides ? packed : torch::empty_strided(sizes, strides, type).copy_(packed);
   }
 
   // Of other processes it is known whom they wait for, and not what.
-  Awaited last_in_line(const Awaited& what) const override {
-    Awaited last = what;
-    last.by = transport_.rank().value;
-    last.from = transport_.held_up_by(Rank{what.from}).value;
-    return last;
+  Wait last_in_line(const Awaited& what) const override {
+    const int last = transport_.held_up_by(Rank{what.from}).value;
+    Wait wait{transport_.rank().value, what};
+    if (last != what.from) wait.what = {.from = last};
+    return wait;
+  }
+
+  void release(int to, std::uint64_t tag, Deadline deadline) override {
+    refuse_if_given_up();
+    const auto found = std::ranges::find_if(sent_, [&](const Sent& one) { return one.to == to && one.tag == tag; });
+    if (found == sent_.end()) return;
+    const Sent one = std::move(*found);
+    sent_.erase(found);
+    transport_.finish_send(one.ticket, deadline);
   }
 
   void finish(Deadline deadline) override {
-    for (; !sent_.empty(); sent_.pop_front()) transport_.finish_send(sent_.front().ticket, deadline);
+    refuse_if_given_up();
+    while (!sent_.empty()) {
+      const Sent one = std::move(sent_.front());
+      sent_.pop_front();
+      transport_.finish_send(one.ticket, deadline);
+    }
   }
 
-  void abort(const Failure& failure) noexcept override { transport_.abort(failure); }
+  void abort(const Failure& failure) noexcept override {
+    if (!is_given_up_) transport_.abort(failure);
+  }
+  void give_up() noexcept override { is_given_up_ = true; }
 
  private:
   struct Sent {
+    int to = 0;
+    std::uint64_t tag = 0;
     SendTicket ticket = {};
     torch::Tensor tensor = {};
   };
 
+  void refuse_if_given_up() const {
+    if (is_given_up_) throw Error("the others have ended");
+  }
+
   Transport& transport_;
+  std::atomic<bool> is_given_up_ = false;
   std::deque<Sent> sent_;  // whose memory is still read
 };
 

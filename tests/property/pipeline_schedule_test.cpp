@@ -149,17 +149,6 @@ TEST(PipelineSchedule, KeepsMicroBatchesUnderWayWithinTheStagesToTheEnd) {
   }
 }
 
-// A frozen stage in front of a slow one.
-TEST(PipelineSchedule, KeepsStagesWithoutBackwardNearThoseThatUseThem) {
-  StageGraph graph = chain(3);
-  graph.stages[0].has_backward = false;
-  const WorkOrder order = schedule_work(graph, 100, Schedule::one_f_one_b);
-  const auto slow = equal_costs(graph, 1, 50);
-  EXPECT_NO_THROW((void)forecast_work(graph, order, slow));
-  EXPECT_EQ(order[0].size(), 100u);
-  EXPECT_EQ(order[1].size(), 200u);
-}
-
 TEST(PipelineSchedule, RefusesInterleavedUnlessMicroBatchesAreAMultipleOfWorkers) {
   for (const std::int64_t m : {1, 2, 4, 5, 7}) {
     EXPECT_EQ(testing::usage_error([&] { (void)schedule_work(chain(3, 2), m, Schedule::interleaved); }),

@@ -42,11 +42,13 @@ struct StageTask {
 using WorkOrder = std::vector<std::vector<StageTask>>;
 
 // gpipe: a worker computes forward for all micro-batches, then backward.
-// one_f_one_b: backward as soon as it can be, and of no stage more micro-batches under way than there are stages from
-// it
-//   to the end: of a chain with p stages at most p.
-// interleaved: for workers that have several stages each; micro-batches go through them in groups of as many as there
-//   are workers. A UsageError where the micro-batches are no multiple of these.
+// one_f_one_b: backward as soon as it can be. A stage has no more micro-batches under way than there are stages from it
+// to
+//   the end: of a chain with p stages at most p.
+// interleaved: for workers that have several stages each, in turn; micro-batches go through them in groups of as many
+// as
+//   there are workers. A UsageError where the micro-batches are no multiple of these. Where stages do not take turns,
+//   so that its order cannot be followed, it is one_f_one_b's.
 // With any of them a stage takes its micro-batches in their order, so that sums over them have the same bits.
 WorkOrder schedule_work(const StageGraph& graph, std::int64_t micro_batches, strategy::Schedule schedule);
 
