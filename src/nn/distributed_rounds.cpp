@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 #include <torch/csrc/autograd/engine.h>
@@ -403,15 +404,19 @@ void DistributedModule::Inside::refuse_what_came_out() const {
     throw UsageError("the losses of all ranks weigh nothing together, so they have no mean");
 }
 
-// Of what the buckets hold, by the pieces that DataParallel adds it up by.
+// Of what the buckets hold, by the pieces that DataParallel adds it up by, and in its order: that of names.
 double DistributedModule::Inside::norm_of_gradients() {
+  std::vector<std::size_t> by_name(parameters.size());
+  std::iota(by_name.begin(), by_name.end(), std::size_t{0});
+  std::ranges::sort(by_name, {}, [this](std::size_t i) { return parameters[i].name; });
   std::vector<std::size_t> lengths;
-  for (const Parameter& parameter : parameters) lengths.push_back(static_cast<std::size_t>(parameter.variable.numel()));
+  for (const std::size_t i : by_name) lengths.push_back(static_cast<std::size_t>(parameters[i].variable.numel()));
   double squares = 0;
   const SlicePlan plan(lengths, 1);
   for (const SlicePiece& piece : plan.pieces()) {
-    if (uses[piece.array] == 0) continue;
-    const Array its = buckets.place_of(piece.array).array.slice(piece.slice.first, piece.slice.count);
+    const std::size_t parameter = by_name[piece.array];
+    if (uses[parameter] == 0) continue;
+    const Array its = buckets.place_of(parameter).array.slice(piece.slice.first, piece.slice.count);
     squares += sum_of_squares(its.type(), its.data(), its.length());
   }
   return std::sqrt(squares);

@@ -81,7 +81,12 @@ sed 's/"strategy": .*/"strategy": {"type": "ModelParallel", "partitions": [{"nod
   "target": {"WorkerId": "w0"}}, {"node_ids": ["act", "logits"], "target": {"Tag": "big"}}],\
   "communication": {"protocol": "Direct"}} },/' "$file" >"$scratch/cut.json"
 expect 0 "moved       256 KiB between workers in a step" "$tutti" check "$scratch/cut.json"
-expect 0 "not tried: nothing carries this strategy out yet" "$tutti" check "$scratch/cut.json"
+sed 's/"Direct"/"DataStore"/' "$scratch/cut.json" >"$scratch/store.json"
+expect 0 "not tried: nothing carries this strategy out yet" "$tutti" check "$scratch/store.json"
+# Workers that the file lists: what no partition has is the first one's.
+sed 's/{"node_ids": \["flat", "hidden"\],/{"node_ids": ["hidden"],/; s/^{ "seed"/{ "workers": [{"id": "w9"}, {"id": "w0"}, {"id": "w1", "tags": ["big"]}], "seed"/' \
+  "$scratch/cut.json" >"$scratch/listed.json"
+expect 0 "moved       1.02 MiB between workers in a step" "$tutti" check "$scratch/listed.json" --quick
 sed 's/"units": 256/"units": 1000000000000/' "$file" >"$scratch/larger.json"
 expect 2 "graph.hidden.units: expected a whole number from 1 to 1000000000" "$tutti" check "$scratch/larger.json"
 expect 2 "there is no such file" "$tutti" check "$scratch/nothing.json"
