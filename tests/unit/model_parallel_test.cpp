@@ -162,7 +162,7 @@ TEST(ModelParallel, SharesTheRowsOfAReplicatedStageOut) {
       document["graph"]["strategy"] = Json::parse(
           R"({"type": "ModelParallel", "partitions": [{"node_ids": ["body"], "target": {"Tag": "many"}}]})");
       document["graph"]["strategy"]["communication"] = communication;
-      body["strategy"] = data_parallel(2);
+      document["graph"]["nodes"][1]["strategy"] = data_parallel(2);
       document["output"] = (scratch / "cut").string();
       const Trained cut = train_small(read_small(document), {.processes = processes});
       const std::vector<double> expected = losses_of(whole);
