@@ -580,7 +580,7 @@ void StageWorker::together(const std::function<void(const Duration& left)>& call
     call(deadline_of_step_.remaining());
   } catch (const PeerError& error) {
     if (error.kind() == FailureKind::cancelled || error.ranks().empty()) throw;
-    throw_wait({.by = options_.worker, .what = {.from = error.ranks().front().value}}, error);
+    throw_wait(options_.channel.last_in_line({.from = error.ranks().front().value}), error);
   }
 }
 

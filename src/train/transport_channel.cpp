@@ -82,10 +82,13 @@ class TransportChannel final : public StageChannel {
 
   // Of other processes it is known whom they wait for, and not what.
   Wait last_in_line(const Awaited& what) const override {
-    const int last = transport_.held_up_by(Rank{what.from}).value;
-    Wait wait{transport_.rank().value, what};
-    if (last != what.from) wait.what = {.from = last};
-    return wait;
+    Wait last{transport_.rank().value, what};
+    for (int i = 0; i < transport_.size(); ++i) {  // they may wait for each other
+      const int next = transport_.held_up_by(Rank{last.what.from}).value;
+      if (next == last.what.from) break;
+      last = {last.what.from, {.from = next}};
+    }
+    return last;
   }
 
   void release(int to, std::uint64_t tag, Deadline deadline) override {
