@@ -196,6 +196,7 @@ std::unique_ptr<Transport> join(const JoinOptions& options) {
         "nothing in the environment says which rank this process is; start it with tutti launch, torchrun, mpirun or "
         "srun");
   }
+  if (!place->why_no_store.empty()) throw UsageError(place->why_no_store);
   const Deadline deadline = Deadline::after(options.deadline);
   const bool shared_memory = place->shared_memory.value_or(options.shared_memory);
   const Duration heartbeat = place->heartbeat.value_or(options.heartbeat);

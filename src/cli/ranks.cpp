@@ -2,11 +2,13 @@
 
 #include <exception>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <tutti/base/assert.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/collective.hpp>
+#include <tutti/transport/folder.hpp>
 #ifdef TUTTI_WITH_TORCH
 #include <tutti/c10d/join.hpp>
 #endif
@@ -27,6 +29,15 @@ constexpr bool kCanJoin = false;
 
 std::unique_ptr<Transport> join(const ProcessPlace&, const RanksOptions&) { return nullptr; }
 #endif
+
+std::unique_ptr<Transport> meet(const ProcessPlace& place, const std::optional<MeetingFolder>& folder) {
+  if (!folder) return join(place, {});
+  return join_folder({.folder = folder->path,
+                      .is_own_folder = folder->is_own,
+                      .rank = place.rank,
+                      .size = place.size,
+                      .heartbeat = place.heartbeat.value_or(kDefaultHeartbeat)});
+}
 
 }  // namespace
 
@@ -49,22 +60,29 @@ void run_on_ranks(const std::vector<int>& counts, const std::function<void(Commu
   for (const int ranks : counts) run_ranks(ranks, f, {.shared_memory = options.shared_memory});
 }
 
-void run_with_processes(const std::function<void()>& prepare, const std::function<void(Communicator*)>& work) {
+void run_with_processes(const ProcessWork& work) {
   const std::optional<ProcessPlace> place = own_place();
   if (!place || place->size == 1) {
-    prepare();
-    return work(nullptr);
+    work.prepare();
+    return work.work(nullptr);
   }
   std::exception_ptr problem;
   try {
-    prepare();
+    work.prepare();
   } catch (...) {
     problem = std::current_exception();
   }
-  run_rank(join(*place, {}), [&](Communicator& world) {
+  std::unique_ptr<Transport> transport;
+  try {
+    transport = meet(*place, work.meets_in());
+  } catch (...) {
+    if (problem) std::rethrow_exception(problem);
+    throw;
+  }
+  run_rank(std::move(transport), [&](Communicator& world) {
     std::int64_t first = problem ? world.rank().value : world.size();
     all_reduce(world, std::span(&first, 1), {.op = ReduceOp::min});
-    if (first == world.size()) return tell_misuse_once([&] { work(&world); });
+    if (first == world.size()) return tell_misuse_once([&] { work.work(&world); });
     if (first == world.rank().value) std::rethrow_exception(problem);
     throw Ended{0};  // the exit code of the job is that of the process that tells
   });

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string_view>
@@ -32,10 +33,23 @@ struct RanksOptions {
 void run_on_ranks(const std::vector<int>& counts, const std::function<void(Communicator&)>& f,
                   const RanksOptions& options = {});
 
-// Runs `work` once: with the world of the processes that a launcher started, or with none where this one is alone.
-// Before that, `prepare` on each of them: what it throws is told by the first process that is not ready, be it on
-// another host, and ends all of them. Misuse that `work` finds is rank 0's to tell.
-void run_with_processes(const std::function<void()>& prepare, const std::function<void(Communicator* world)>& work);
+// A folder where processes meet that have no network (folder.hpp).
+struct MeetingFolder {
+  std::filesystem::path path = {};
+  bool is_own = false;  // the job's, which goes with it
+};
+
+// What processes do that a launcher started, or one that is alone.
+struct ProcessWork {
+  // On each of them. What it throws is told by the first process that is not ready, be it on another host, and ends all
+  // of them.
+  std::function<void()> prepare;
+  // Once that is done: the folder where they meet; nothing where they have a network. Who is not prepared cannot know.
+  std::function<std::optional<MeetingFolder>()> meets_in = [] { return std::nullopt; };
+  // With the world of them, or with none where this one is alone. Misuse that it finds is rank 0's to tell.
+  std::function<void(Communicator* world)> work;
+};
+void run_with_processes(const ProcessWork& work);
 
 // Runs a verb's work. All processes of a job get the same arguments, so rank 0 tells of misuse, and the others end with
 // its exit code.

@@ -11,6 +11,7 @@
 #include <tutti/report/progress_report.hpp>
 #include <tutti/report/tensorboard_file.hpp>
 #include <tutti/report/trace_file.hpp>
+#include <tutti/train/data_store.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "cli/command_line.hpp"
@@ -122,8 +123,16 @@ void run_train(Arguments arguments) {
     if (speaks) tell_result(result, request, source);
     is_interrupted = result.reason == Reason::interrupted;
   };
+  // What rank 0 makes above the folder where the workers meet goes with the run, unless that has written something.
+  std::optional<FolderForNow> above_store;
+  const auto meets_in = [&]() -> std::optional<MeetingFolder> {
+    const auto store = run ? data_store_of(*run) : std::nullopt;
+    if (!store) return std::nullopt;
+    if (own_place()->rank == Rank{0}) above_store.emplace(store->path.parent_path());
+    return MeetingFolder{.path = store->path, .is_own = store->is_own};
+  };
   try {
-    run_with_processes(prepare, train_it);
+    run_with_processes({.prepare = prepare, .meets_in = meets_in, .work = train_it});
   } catch (const ToldElsewhere&) {
     throw Ended{0};  // the exit code of the job is that of the process that tells
   }

@@ -111,6 +111,8 @@ template <>
 constexpr auto kFields<Partition> = std::tuple(field("node_ids", &Partition::node_ids, ListOf{"node id", 1}),
                                                field("target", &Partition::target));
 template <>
+constexpr auto kFields<DataStore> = std::tuple(own("path", &DataStore::path));
+template <>
 constexpr auto kFields<Pipeline> = std::tuple(field("micro_batch_size", &Pipeline::micro_batch_size,
                                                     from_one_to(kMaxInt)),
                                               own("schedule", &Pipeline::schedule));

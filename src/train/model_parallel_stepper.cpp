@@ -2,6 +2,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -14,6 +15,8 @@
 #include <tutti/nn/one_thread.hpp>
 #include <tutti/sync/worker_team.hpp>
 #include <tutti/train/batch.hpp>
+#include <tutti/train/data_store.hpp>
+#include <tutti/transport/folder.hpp>
 #include <tutti/transport/threads.hpp>
 
 #include "evaluation_rows.hpp"
@@ -29,6 +32,7 @@ using SpanKind = event::SpanEnded::Kind;
 // The workers of this process: all of them, on a thread each, or the one that the process is. Threads that miss the
 // deadline still use it when the run has failed.
 struct Workers {
+  std::optional<FolderForNow> above_store;
   std::vector<Communicator> worlds;  // of threads
   std::vector<std::unique_ptr<StageChannel>> channels;
   std::shared_ptr<std::atomic<bool>> is_given_up = std::make_shared<std::atomic<bool>>(false);
@@ -89,13 +93,10 @@ class ModelParallelStepper final : public Stepper {
     keep_freed_memory();
     const int first = world_ == nullptr ? 0 : world_->rank().value;
     const int count = world_ == nullptr ? plan_->workers() : 1;
-    if (world_ == nullptr) {
-      for (std::unique_ptr<Transport>& transport : make_threads_world(count))
-        mine_->worlds.emplace_back(std::move(transport), CommunicatorOptions{.deadline = run_->train.deadline});
-      mine_->channels = make_thread_channels(count);
-    } else {
+    if (world_ == nullptr)
+      connect_threads(count);
+    else
       mine_->channels.push_back(make_transport_channel(world_->transport()));
-    }
     for (int i = 0; i < count; ++i) {
       const auto place = static_cast<std::size_t>(i);
       mine_->workers.push_back(
@@ -204,7 +205,31 @@ class ModelParallelStepper final : public Stepper {
   }
 
  private:
-  static std::string describe(const strategy::CommunicationProtocol& communication) {
+  // As processes do, where they pass everything on through files.
+  void connect_threads(int count) {
+    const CommunicatorOptions options{.deadline = run_->train.deadline};
+    const std::optional<DataStoreFolder> store = data_store_of(*run_);
+    if (!store) {
+      for (std::unique_ptr<Transport>& transport : make_threads_world(count))
+        mine_->worlds.emplace_back(std::move(transport), options);
+      mine_->channels = make_thread_channels(count);
+      return;
+    }
+    mine_->above_store.emplace(store->path.parent_path());
+    std::vector<std::future<std::unique_ptr<Transport>>> joining;
+    for (int worker = 0; worker < count; ++worker) {
+      joining.push_back(
+          std::async(std::launch::async, join_folder,
+                     JoinFolderOptions{
+                         .folder = store->path, .is_own_folder = store->is_own, .rank = Rank{worker}, .size = count}));
+    }
+    for (auto& transport : joining) mine_->worlds.emplace_back(transport.get(), options);
+    for (Communicator& world : mine_->worlds) mine_->channels.push_back(make_transport_channel(world.transport()));
+  }
+
+  std::string describe(const strategy::CommunicationProtocol& communication) const {
+    if (const auto store = data_store_of(*run_))
+      return fmt::format("everything through files in {}", store->path.string());
     const auto* pipeline = std::get_if<strategy::Pipeline>(&communication);
     if (pipeline == nullptr) return "the whole batch goes from worker to worker";
     return fmt::format("micro-batches of {} rows, {}", pipeline->micro_batch_size, schedule_name(pipeline->schedule));
@@ -214,8 +239,9 @@ class ModelParallelStepper final : public Stepper {
   void run_workers(const std::function<void(int)>& f, std::int64_t parts = 1) {
     const OneThread one_thread;
     const auto failures = std::make_shared<Failures>();
-    // Who waits for another gives up at the deadline, and the others then; only who hangs is later than that.
-    constexpr std::chrono::milliseconds kToTell{500};
+    // Who waits for another gives up at the deadline, asks who is to blame, and the others give up then; only who hangs
+    // is later than that.
+    constexpr std::chrono::milliseconds kToTell{1500};
     try {
       team_->run(
           [f, failures](int member) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <tutti/base/atomic_file.hpp>
@@ -17,6 +18,23 @@
 namespace tutti {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kLock = ".lock";
+
+// Beside the folder, under the next free name.
+fs::path make_aside(const fs::path& folder) {
+  for (int number = 1;; ++number) {
+    fs::path aside = fmt::format("{}.{}", folder.string(), number);
+    if (::mkdir(aside.c_str(), 0777) == 0) return aside;
+    if (errno != EEXIST)
+      throw Error(fmt::format("cannot put the earlier run in {} aside as {}: {}", folder.string(), aside.string(),
+                              std::generic_category().message(errno)));
+  }
+}
+
+}  // namespace
 
 OutputFolder::OutputFolder(fs::path folder) : path_(std::move(folder)) { open(); }
 
@@ -30,7 +48,7 @@ void OutputFolder::open() {
     throw UsageError(fmt::format("output: {} is a file, expected a folder", path_.string()));
   fs::create_directories(path_, problem);
   if (problem) throw Error(fmt::format("cannot make the folder {}: {}", path_.string(), problem.message()));
-  const fs::path file = path_ / ".lock";
+  const fs::path file = path_ / kLock;
   lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0)
     throw Error(fmt::format("cannot write to {}: {}", path_.string(), std::generic_category().message(errno)));
@@ -39,34 +57,35 @@ void OutputFolder::open() {
     ::close(std::exchange(lock_, -1));
     throw UsageError(fmt::format("another run is writing to {}; --output takes another folder", path_.string()));
   }
-  // Somebody else may have put the folder aside before the lock was had.
-  struct stat had {};
-  struct stat there {};
-  if (::fstat(lock_, &had) != 0 || ::stat(file.c_str(), &there) != 0 || had.st_ino != there.st_ino) {
-    ::close(std::exchange(lock_, -1));
-    throw UsageError(fmt::format("another run is writing to {}; --output takes another folder", path_.string()));
-  }
   AtomicFile::remove_temporaries(path_);
   if (fs::is_directory(checkpoints(), problem)) AtomicFile::remove_temporaries(checkpoints());
 }
 
-std::optional<fs::path> OutputFolder::begin_anew() {
+std::optional<fs::path> OutputFolder::begin_anew(const std::optional<fs::path>& in_use) {
   if (CheckpointFolder(checkpoints(), {}).files().empty()) return std::nullopt;
   fs::path plain = path_;
   if (!plain.has_filename()) plain = plain.parent_path();  // "runs/first/"
-  std::error_code problem;
-  for (int number = 1;; ++number) {
-    fs::path aside = fmt::format("{}.{}", plain.string(), number);
-    if (fs::exists(fs::symlink_status(aside, problem))) continue;
-    fs::rename(plain, aside, problem);
-    if (problem) {
-      throw Error(fmt::format("cannot put the earlier run in {} aside as {}: {}", plain.string(), aside.string(),
-                              problem.message()));
-    }
-    ::close(std::exchange(lock_, -1));
-    open();
-    return aside;
+  // An earlier run is there for as long as its checkpoints are, so that these go last.
+  std::vector<fs::path> names;
+  const fs::path used = in_use ? in_use->lexically_relative(fs::absolute(plain).lexically_normal()) : fs::path();
+  const fs::path kept = used.empty() ? fs::path() : *used.begin();
+  for (const fs::directory_entry& entry : fs::directory_iterator(plain)) {
+    const fs::path name = entry.path().filename();
+    if (name != kLock && name != checkpoints().filename() && name != kept) names.push_back(name);
   }
+  names.push_back(checkpoints().filename());
+  const fs::path aside = make_aside(plain);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    std::error_code problem;
+    fs::rename(plain / names[i], aside / names[i], problem);
+    if (!problem) continue;
+    std::error_code ignored;
+    while (i-- > 0) fs::rename(aside / names[i], plain / names[i], ignored);
+    fs::remove(aside, ignored);
+    throw Error(fmt::format("cannot put the earlier run in {} aside as {}: {}", plain.string(), aside.string(),
+                            problem.message()));
+  }
+  return aside;
 }
 
 }  // namespace tutti

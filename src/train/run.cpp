@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/train/data_store.hpp>
 
 namespace tutti {
 namespace {
@@ -263,6 +265,12 @@ void check_strategy(const JsonValue& value, const Run& run) {
       throw place.error(
           fmt::format("expected the {} rows of a micro-batch, found {}", pipeline->micro_batch_size, rows));
     const JsonValue strategy = value.at("graph").at("strategy");
+    const auto is_same_folder = [](const std::filesystem::path& one, const std::filesystem::path& other) {
+      return std::filesystem::weakly_canonical(std::filesystem::absolute(one)) ==
+             std::filesystem::weakly_canonical(std::filesystem::absolute(other));
+    };
+    if (const auto store = data_store_of(run); store && is_same_folder(store->path, run.output))
+      throw strategy.at("communication").at("path").error("expected a folder of its own, found the output folder");
     told_at(strategy, [&] { (void)cut_graph(run.graph, *parallel, run.workers); });
     if (run.graph.outputs().front().value < run.graph.inputs().size())
       throw strategy.error("the first output is an input of the graph, so there is nothing to train");

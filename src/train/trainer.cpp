@@ -11,6 +11,7 @@
 #include <tutti/data/sampler.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/train/batch.hpp>
+#include <tutti/train/data_store.hpp>
 
 #include "run_comparison.hpp"
 #include "training.hpp"
@@ -29,9 +30,7 @@ MakeStepper find_stepper(const TrainingStrategy& strategy) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
   if (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation))
     return make_data_parallel_stepper;
-  const auto* cut = std::get_if<strategy::ModelParallel>(&strategy);
-  if (cut != nullptr && !std::holds_alternative<strategy::DataStore>(cut->communication))
-    return make_model_parallel_stepper;
+  if (std::holds_alternative<strategy::ModelParallel>(strategy)) return make_model_parallel_stepper;
   return nullptr;
 }
 
@@ -179,7 +178,8 @@ void start(Training& training, const std::string& engine) {
   if (training.speaks()) {
     if (!training.folder) training.folder.emplace(run.output);
     if (!training.checkpoint) {
-      if (const auto aside = training.folder->begin_anew())
+      const std::optional<DataStoreFolder> store = data_store_of(run);
+      if (const auto aside = training.folder->begin_anew(store ? std::optional(store->path) : std::nullopt))
         training.warnings.push_back(
             fmt::format("{} had an earlier run in it, which is now {}", run.output, aside->string()));
     }

@@ -102,8 +102,9 @@ std::string list(const std::vector<std::string>& names) {
   return fmt::format("{} and {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
 }
 
-void refuse_missing(const Environment& environment, const std::string& launcher,
-                    const std::vector<const char*>& names) {
+// A sentence about those that are missing; nothing where none is.
+std::optional<std::string> tell_missing(const Environment& environment, const std::string& launcher,
+                                        const std::vector<const char*>& names) {
   std::vector<std::string> missing;
   bool any_missing = false;
   for (const char* name : names) {
@@ -112,10 +113,10 @@ void refuse_missing(const Environment& environment, const std::string& launcher,
     // Where nothing else is wrong, its reader says what it expected.
     if (!value || value->empty()) missing.push_back(std::string(name) + (value ? " (set, but empty)" : ""));
   }
-  if (!any_missing) return;
-  throw UsageError(fmt::format("the environment is {}'s, but {} {} missing{}", launcher, list(missing),
-                               missing.size() == 1 ? "is" : "are",
-                               missing.back() == kStore ? " (the host and port of rank 0, as in node1:29500)" : ""));
+  if (!any_missing) return std::nullopt;
+  return fmt::format("the environment is {}'s, but {} {} missing{}", launcher, list(missing),
+                     missing.size() == 1 ? "is" : "are",
+                     missing.back() == kStore ? " (the host and port of rank 0, as in node1:29500)" : "");
 }
 
 // "host:port", with brackets around an IPv6 address.
@@ -182,7 +183,10 @@ std::optional<ProcessPlace> discover_place(const VariableLookup& variable) {
       needed.push_back(kStore);
     }
   }
-  refuse_missing(environment, place.launcher, needed);
+  if (const std::optional<std::string> missing = tell_missing(environment, place.launcher, needed)) {
+    if (!environment.has(names->rank) || !environment.has(names->size)) throw UsageError(*missing);
+    place.why_no_store = *missing;
+  }
 
   place.size = *environment.whole(names->size, 1, kMostInt);
   const std::string reason = fmt::format(" ({} is {})", names->size, place.size);

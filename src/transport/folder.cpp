@@ -145,13 +145,13 @@ class Attendance {
 
 // What this process has in the folder, until the transport goes.
 struct Stay {
-  // The last to leave removes the folder, where the job made it.
+  // The last to leave removes the folder, where it is the job's.
   struct Folder {
     Path path;
-    bool was_made = false;
+    bool goes = false;
 
     ~Folder() {
-      if (was_made) ::rmdir(path.c_str());
+      if (goes) ::rmdir(path.c_str());
     }
   };
 
@@ -171,6 +171,7 @@ class Meeting {
  public:
   Meeting(const JoinFolderOptions& options, Deadline deadline)
       : self_{.rank = options.rank, .number = draw_number(), .size = options.size, .boot = boot_identity()},
+        is_own_folder_(options.is_own_folder),
         deadline_(deadline) {
     // The program may change its working folder.
     stay_->folder.path = std::filesystem::absolute(options.folder);
@@ -194,8 +195,9 @@ class Meeting {
 
   void open() {
     while (!stay_->lock) {
-      stay_->folder.was_made = ::mkdir(folder().c_str(), 0777) == 0;
-      if (!stay_->folder.was_made && errno != EEXIST) throw system_error("make", folder(), errno);
+      const bool was_made = ::mkdir(folder().c_str(), 0777) == 0;
+      stay_->folder.goes = was_made || is_own_folder_;
+      if (!was_made && errno != EEXIST) throw system_error("make", folder(), errno);
       try {
         stay_->lock = LockedFile::take(folder() / kLock);
       } catch (const Error&) {
@@ -268,7 +270,7 @@ class Meeting {
   }
 
   void welcome(const std::vector<Attendant>& here) {
-    std::string text = fmt::format("{}\n", stay_->folder.was_made ? 1 : 0);
+    std::string text = fmt::format("{}\n", stay_->folder.goes ? 1 : 0);
     for (const Attendant& one : here) text += fmt::format("{} {}\n", one.number, one.boot);
     publish_file(session() / kWelcome, text);
     stay_->call.reset();
@@ -331,7 +333,7 @@ class Meeting {
     }
     const auto place = static_cast<std::size_t>(self_.rank.value);
     if (members.size() <= place || members[place].number != self_.number) return false;
-    stay_->folder.was_made = was_made != 0;
+    stay_->folder.goes = was_made != 0;
     stay_->members = std::move(members);
     return true;
   }
@@ -373,6 +375,7 @@ class Meeting {
   };
 
   const Attendant self_;
+  const bool is_own_folder_;
   const Deadline deadline_;
   const std::shared_ptr<Stay> stay_ = std::make_shared<Stay>();
 };

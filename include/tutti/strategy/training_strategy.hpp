@@ -86,6 +86,7 @@ struct Partition {
 
 // Through a shared directory.
 struct DataStore {
+  std::string path = {};  // optional: a folder that there need not be yet; "store" in the output folder where empty
   friend bool operator==(const DataStore&, const DataStore&) = default;
 };
 

@@ -19,9 +19,9 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder();
 
-  // Where there are checkpoints of an earlier run, the whole folder is put aside under the next free name, which is
-  // returned; an empty one takes its place.
-  std::optional<std::filesystem::path> begin_anew();
+  // Where there are checkpoints of an earlier run, all that is in the folder is put into one beside it, under the next
+  // free name, which is returned; but for what is in use already, where that is in the folder.
+  std::optional<std::filesystem::path> begin_anew(const std::optional<std::filesystem::path>& in_use = {});
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }

@@ -20,9 +20,12 @@ struct ProcessPlace {
   int size = 1;
   int local_rank = 0;  // among the processes of this host; the rank where nobody says
 
-  // Where the ranks meet. A job of one process may have no such place: then the host is empty and the port 0.
+  // Where the ranks meet. A job of one process may have no such place: then the host is empty and the port 0. So may
+  // one whose ranks meet in a folder (folder.hpp); `why_no_store` is what to tell the others, a sentence that names the
+  // variables that are missing.
   std::string store_host = {};
   int store_port = 0;
+  std::string why_no_store = {};
   bool store_is_served = false;   // by the launcher; otherwise rank 0 serves it
   std::string store_prefix = {};  // what PyTorch puts before its keys in a launcher's store; may be empty
 
@@ -37,8 +40,8 @@ struct ProcessPlace {
 // The value of a variable, where it is set.
 using VariableLookup = std::function<std::optional<std::string>(const char* name)>;
 
-// Nothing where nobody says that this is one of several processes. A set of variables of which some are missing, and a
-// value that cannot be, are UsageErrors that name them.
+// Nothing where nobody says that this is one of several processes. A set of variables without the rank or the number of
+// ranks, and a value that cannot be, are UsageErrors that name what is missing or wrong.
 std::optional<ProcessPlace> discover_place(const VariableLookup& variable);
 // From this process's environment.
 std::optional<ProcessPlace> discover_place();

@@ -21,8 +21,10 @@
 namespace tutti {
 
 struct JoinFolderOptions {
-  std::filesystem::path folder =
-      {};  // the same for all; where it is not there, rank 0 makes it, and it goes with the job
+  // The same for all. Where it is not there, rank 0 makes it, and it goes with the job.
+  std::filesystem::path folder = {};
+  // It goes in any case, unless something else is in it: a killed job may have left it.
+  bool is_own_folder = false;
   Rank rank = {};
   int size = 1;
   Duration heartbeat = kDefaultHeartbeat;
