@@ -6,20 +6,28 @@
 #include <chrono>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/atomic_file.hpp>
 #include <tutti/base/error.hpp>
+#include <tutti/train/batch.hpp>
 #include <tutti/train/footprint.hpp>
+#include <tutti/train/found_partitions.hpp>
+#include <tutti/train/node_costs.hpp>
+#include <tutti/train/pipeline_forecast.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/trainer.hpp>
 
 #include "cli/command_line.hpp"
 #include "cli/graph_picture.hpp"
 #include "cli/memory.hpp"
+#include "cli/pipeline_report.hpp"
 #include "cli/process.hpp"
 #include "cli/run_document.hpp"
 #include "cli/units.hpp"
@@ -27,13 +35,6 @@
 
 namespace tutti::cli {
 namespace {
-
-std::string in_bytes(double bytes) {
-  const std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < units.size(); ++unit) bytes /= 1024;
-  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{} {}", format_figure(bytes), units[unit]);
-}
 
 // "200960" becomes "200,960".
 std::string in_groups(std::int64_t number) {
@@ -130,10 +131,14 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
       fmt::print("            {}: {}\n", subgraph.path, to_string(*subgraph.strategy));
   }
   fmt::print("memory      {}, of it parameters {}, optimizer {}, gradients {}\n", memory,
-             in_bytes(footprint.parameters), in_bytes(footprint.optimizer_state), in_bytes(footprint.gradients));
+             format_bytes(footprint.parameters), format_bytes(footprint.optimizer_state),
+             format_bytes(footprint.gradients));
   const bool is_cut = std::holds_alternative<strategy::ModelParallel>(run.graph.effective_strategy());
-  if (footprint.moved)
-    fmt::print("moved       {} between {} in a step\n", in_bytes(*footprint.moved), is_cut ? "workers" : "replicas");
+  if (wants_partitions(run))
+    fmt::print("moved       not known: partitions are found by measuring\n");
+  else if (footprint.moved)
+    fmt::print("moved       {} between {} in a step\n", format_bytes(*footprint.moved),
+               is_cut ? "workers" : "replicas");
   else
     fmt::print("moved       not known: nothing carries this strategy out yet\n");
 }
@@ -154,9 +159,14 @@ void print_trial(const Run& run) {
     const bool is_full = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
                          why.find("can't allocate memory") != std::string::npos;
     throw Error(is_full ? fmt::format("they take more than the {} that are left on this machine",
-                                      in_bytes(static_cast<double>(available_memory())))
+                                      format_bytes(static_cast<double>(available_memory())))
                         : why.substr(0, why.find('\n')));
   }
+}
+
+// What has room on this machine with all of its values at once.
+bool can_measure(const Footprint& footprint) {
+  return footprint.total() + 2 * footprint.values < 0.5 * static_cast<double>(available_memory());
 }
 
 constexpr std::chrono::seconds kTrialDeadline{120};
@@ -166,14 +176,14 @@ constexpr std::size_t kTrialsOfThreads = 3;
 // What a few steps of it take, tried by a process of its own; at least what can be counted, where they cannot be tried.
 // `problem` is what went wrong with them.
 std::string memory_of(const RunDocument& source, const Run& run, const Footprint& footprint, std::string& problem) {
-  const std::string least = fmt::format("at least {}", in_bytes(footprint.total()));
+  const std::string least = fmt::format("at least {}", format_bytes(footprint.total()));
   if (why_not_trainable(run, 1)) return least + " (not tried: nothing carries this strategy out yet)";
   constexpr std::int64_t kMostReplicas = 256;
   if (footprint.replicas > kMostReplicas)
     return fmt::format("{} (not tried with {} replicas)", least, footprint.replicas);
   const auto available = static_cast<double>(available_memory());
   if (footprint.total() + footprint.values > 0.5 * available)
-    return fmt::format("{} ({} are left on this machine, so it was not tried)", least, in_bytes(available));
+    return fmt::format("{} ({} are left on this machine, so it was not tried)", least, format_bytes(available));
   Signals signals;
   try {
     std::vector<double> tried(footprint.replicas > 1 ? kTrialsOfThreads : 1);
@@ -184,7 +194,7 @@ std::string memory_of(const RunDocument& source, const Run& run, const Footprint
       bytes = std::stod(output.text);
     }
     std::ranges::sort(tried);
-    return in_bytes(tried[tried.size() / 2]);
+    return format_bytes(tried[tried.size() / 2]);
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {
@@ -203,6 +213,7 @@ std::string memory_of(const RunDocument& source, const Run& run, const Footprint
 void run_check(Arguments arguments) {
   RunDocument source("check");
   std::string picture;
+  std::string partitions;
   bool is_quick = false;
   bool is_trial = false;
   CommandLine line("Reads a run file, and tells what would run: nodes, shapes, parameters, strategies, memory.",
@@ -211,23 +222,40 @@ void run_check(Arguments arguments) {
   line.flag("--quick", is_quick, "do not try how much memory a few steps take");
   line.flag("--trial", is_trial, "try it, and print the bytes").hide();
   line.option("--dot", picture, "write the graph to this file, for Graphviz");
+  line.option("--partitions", partitions, "write a run file with the partitions that were found to this file");
   if (!line.parse(arguments)) return;
-  const Run run = source.read();
+  Run run = source.read();
   if (is_trial) return print_trial(run);
+  if (!partitions.empty() && is_quick && wants_partitions(run))
+    throw UsageError("--partitions: with --quick nothing is measured, so that none are found");
   std::error_code problem;
-  if (!picture.empty() && std::filesystem::equivalent(picture, source.file(), problem))
-    throw UsageError(fmt::format("--dot: {} is the run file itself", picture));
+  for (const auto& [option, file] : {std::pair("--dot", picture), std::pair("--partitions", partitions)}) {
+    if (!file.empty() && std::filesystem::equivalent(file, source.file(), problem))
+      throw UsageError(fmt::format("{}: {} is the run file itself", option, file));
+  }
   if (picture == "-") {  // the picture alone, for a pipe
     fmt::print("{}", to_dot(run.graph));
     return;
   }
   if (!picture.empty()) write_picture(run.graph, picture);
   print_nodes(run.graph);
-  const Footprint footprint = footprint_of(run);
+  const bool is_cut = std::holds_alternative<strategy::ModelParallel>(run.graph.effective_strategy());
+  Footprint footprint = footprint_of(run);
   std::string failure;
-  const std::string memory = is_quick ? fmt::format("at least {}, not tried", in_bytes(footprint.total()))
+  const std::string memory = is_quick ? fmt::format("at least {}, not tried", format_bytes(footprint.total()))
                                       : memory_of(source, run, footprint, failure);
+  std::optional<NodeCosts> costs;
+  if (is_cut && !is_quick && failure.empty() && can_measure(footprint))
+    costs = measure_node_costs(run, *open_data(run).train);
+  const bool are_found = costs && wants_partitions(run);
+  if (are_found) {
+    run = with_found_partitions(run, *costs);
+    footprint = footprint_of(run);
+  }
   print_summary(run, footprint, memory);
+  if (is_cut && !wants_partitions(run)) fmt::print("{}", tell_pipeline(run, forecast_pipeline(run, costs)));
+  if (are_found) fmt::print("partitions  {}\n", to_json(run.graph.effective_strategy()).at("partitions").dump());
+  if (!partitions.empty() && failure.empty()) write_file(partitions, run.resolved->dump(2) + "\n");
   for (const std::string& warning : run.warnings) fmt::print(stderr, "tutti: warning: {}\n", warning);
   if (!failure.empty()) throw Error(failure);
 }

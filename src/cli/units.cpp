@@ -1,5 +1,6 @@
 #include "cli/units.hpp"
 
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -18,6 +19,13 @@ std::string format_seconds(double seconds) {
   if (seconds < 999.5e-6) return format_figure(seconds * 1e6) + " us";
   if (seconds < 999.5e-3) return format_figure(seconds * 1e3) + " ms";
   return format_figure(seconds) + " s";
+}
+
+std::string format_bytes(double bytes) {
+  const std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{} {}", format_figure(bytes), units[unit]);
 }
 
 }  // namespace tutti::cli

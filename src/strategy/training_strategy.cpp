@@ -43,8 +43,11 @@ std::string line(const strategy::DataParallel& its) {
 }
 
 std::string line(const strategy::ModelParallel& its) {
-  return fmt::format("ModelParallel: {}, {}{}", counted(std::ssize(its.partitions), "partition"),
-                     brief_alternative(to_json(its).at("communication")), its.recompute ? ", recomputed" : "");
+  const std::string parts = its.auto_partition.workers > 0 ? fmt::format("partitions to be found for {}",
+                                                                         counted(its.auto_partition.workers, "worker"))
+                                                           : counted(std::ssize(its.partitions), "partition");
+  return fmt::format("ModelParallel: {}, {}{}", parts, brief_alternative(to_json(its).at("communication")),
+                     its.recompute ? ", recomputed" : "");
 }
 
 std::string inner_part(const strategy::Inner& inner) {

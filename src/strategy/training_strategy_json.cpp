@@ -117,8 +117,10 @@ constexpr auto kFields<Pipeline> = std::tuple(field("micro_batch_size", &Pipelin
                                                     from_one_to(kMaxInt)),
                                               own("schedule", &Pipeline::schedule));
 template <>
-constexpr auto kFields<ModelParallel> = std::tuple(field("partitions", &ModelParallel::partitions,
-                                                         ListOf{"partition", 1}),
+constexpr auto kFields<AutoPartition> = std::tuple(field("workers", &AutoPartition::workers, from_one_to(65'536)));
+template <>
+constexpr auto kFields<ModelParallel> = std::tuple(own("auto_partition", &ModelParallel::auto_partition),
+                                                   own("partitions", &ModelParallel::partitions, ListOf{"partition"}),
                                                    field("communication", &ModelParallel::communication),
                                                    own("recompute", &ModelParallel::recompute));
 template <>
@@ -202,8 +204,13 @@ void refuse_unless_consistent(const ByCapability& its, const JsonValue& object) 
 }
 
 void refuse_unless_consistent(const ModelParallel& its, const JsonValue& object) {
+  const bool are_found = its.auto_partition.workers > 0;
+  if (are_found && its.partitions.empty()) return;
+  if (are_found)
+    throw object.at("auto_partition").error("it finds partitions, and there are some; expected one of the two");
   Given given;
   const JsonValue partitions = object.at("partitions");
+  if (its.partitions.empty()) throw partitions.expected("at least one partition");
   for (std::size_t i = 0; i < its.partitions.size(); ++i) {
     const JsonValue node_ids = partitions.element(i).at("node_ids");
     for (std::size_t j = 0; j < its.partitions[i].node_ids.size(); ++j)
@@ -264,6 +271,11 @@ void read(const JsonValue& value, RemoteTarget& result, Anything) {
 }
 
 void read(const JsonValue& value, Partition& result, Anything) { read_struct(value, result, {}); }
+
+void read(const JsonValue& value, AutoPartition& result, Anything) {
+  if (!value.is_object()) throw value.expected(R"(how many workers, as in {"workers": 2})");
+  read_struct(value, result, {});
+}
 
 template <typename Element>
 void read(const JsonValue& value, std::vector<Element>& result, ListOf list) {
@@ -341,11 +353,16 @@ ordered_json write(const RemoteTarget& value, Anything) {
   return ordered_json::object({{"WorkerId", std::get<WorkerId>(value).id}});
 }
 
-ordered_json write(const Partition& value, Anything) {
+template <typename Struct>
+ordered_json write_object(const Struct& value) {
   ordered_json object = ordered_json::object();
   write_struct(value, object);
   return object;
 }
+
+ordered_json write(const Partition& value, Anything) { return write_object(value); }
+
+ordered_json write(const AutoPartition& value, Anything) { return write_object(value); }
 
 template <typename Element>
 ordered_json write(const std::vector<Element>& value, ListOf) {

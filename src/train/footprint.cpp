@@ -11,13 +11,15 @@
 #include <tutti/collective/plan.hpp>
 #include <tutti/sync/compression_plan.hpp>
 #include <tutti/sync/shard_fold.hpp>
+#include <tutti/train/found_partitions.hpp>
+#include <tutti/train/pipeline_forecast.hpp>
+
+#include "value_bytes.hpp"
 
 namespace tutti {
 namespace {
 
-double bytes_of(const ValueSpec& spec) {
-  return static_cast<double>(element_count(spec.shape).value_or(0)) * (spec.type == ValueType::int64 ? 8 : 4);
-}
+using detail::bytes_of;
 
 // Each replica reads its slice of the others' gradients, or of what they made of those of their shards.
 double moved_slices(int replicas, int logical_shards, double bytes) {
@@ -63,49 +65,6 @@ double moved_by(const strategy::AllReduce& method, int replicas, const std::vect
                        : moved_by_all_reduce(method.algorithm, replicas, message);
   }
   return moved;
-}
-
-// Each value to each other worker that uses it, and its gradient back.
-double moved_between_partitions(const Run& run, const strategy::ModelParallel& parallel) {
-  const std::vector<GraphNode>& nodes = run.graph.nodes();
-  const Cut cut = cut_graph(run.graph, parallel, run.workers);
-  std::vector<int> workers;  // by node
-  for (const std::size_t stage : cut.stage_of) workers.push_back(cut.stages[stage].worker);
-  const std::size_t inputs = run.graph.inputs().size();
-  std::set<std::pair<std::size_t, int>> travels;  // a node's value, and the worker that it goes to
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    for (const std::size_t value : nodes[n].inputs) {
-      if (value >= inputs && workers[value - inputs] != workers[n]) travels.emplace(value - inputs, workers[n]);
-    }
-  }
-  double bytes = 0;
-  for (const auto& [node, worker] : travels) {
-    const ValueSpec& value = nodes[node].resolved.output;
-    bytes += bytes_of(value) * (value.type == ValueType::float32 ? 2 : 1);
-  }
-  return bytes * static_cast<double>(run.data.batch_size);
-}
-
-// Gradients of a stage that is replicated.
-double moved_within_stages(const Graph& graph) {
-  double bytes = 0;
-  for (std::size_t i = 1; i < graph.subgraphs().size(); ++i) {
-    const auto& strategy = graph.subgraphs()[i].strategy;
-    const auto* parallel = strategy ? std::get_if<strategy::DataParallel>(&*strategy) : nullptr;
-    const auto* method = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation);
-    if (method == nullptr) continue;
-    std::set<std::size_t> parameters;
-    for (const GraphNode& node : graph.nodes()) {
-      if (node.path.starts_with(graph.subgraphs()[i].path + "."))
-        parameters.insert(node.parameters.begin(), node.parameters.end());
-    }
-    std::vector<GradientShape> shapes;
-    for (const std::size_t parameter : parameters) {
-      if (!graph.parameters()[parameter].is_frozen) shapes.push_back(graph.parameters()[parameter].shape);
-    }
-    bytes += moved_by(*method, static_cast<int>(parallel->num_replicas), shapes);
-  }
-  return bytes;
 }
 
 // Parameters that each replica has to itself, by number.
@@ -155,8 +114,10 @@ Footprint footprint_of(const Run& run) {
   if (method != nullptr) footprint.moved = moved_by(*method, static_cast<int>(footprint.replicas), averaged);
   if (parallel != nullptr && std::holds_alternative<strategy::ParameterServer>(parallel->aggregation))
     footprint.moved = 2 * replicas * shared;  // gradients there, parameters back
-  if (const auto* cut = std::get_if<strategy::ModelParallel>(&graph.effective_strategy()))
-    footprint.moved = moved_between_partitions(run, *cut) + moved_within_stages(graph);
+  if (std::holds_alternative<strategy::ModelParallel>(graph.effective_strategy()) && !wants_partitions(run)) {
+    footprint.moved = 0;
+    for (const PipelineTraffic& traffic : traffic_of(run)) *footprint.moved += traffic.bytes();
+  }
   return footprint;
 }
 

@@ -1,11 +1,19 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include <fmt/format.h>
 #include <tutti/train/batch.hpp>
+#include <tutti/train/data_store.hpp>
 #include <tutti/train/footprint.hpp>
+#include <tutti/train/found_partitions.hpp>
+#include <tutti/train/node_costs.hpp>
 
 #include "training.hpp"
 
@@ -29,13 +37,20 @@ double most_resident_bytes() {
 }  // namespace
 
 double measure_memory(const Run& run) {
-  Run tried = run;
+  DataSplits data = open_data(run);
+  Run tried = wants_partitions(run) ? with_found_partitions(run, measure_node_costs(run, *data.train)) : run;
+  if (const auto store = data_store_of(run)) {  // that of the run may be in use
+    auto strategy = std::get<strategy::ModelParallel>(tried.graph.effective_strategy());
+    const std::string name = fmt::format("tutti-check-{}", ::getpid());
+    strategy.communication = strategy::DataStore{(std::filesystem::temp_directory_path() / name).string()};
+    tried.graph.set_strategy(strategy);
+  }
   // So that there are updates, and the state of the optimizer, among the steps.
   tried.train.accumulate = std::min<std::int64_t>(run.train.accumulate, kLeastSteps);
   const Events nobody;
   const TrainOptions options;
   const detail::Training training{.run = std::make_shared<const Run>(std::move(tried)),
-                                  .data = open_data(run),
+                                  .data = std::move(data),
                                   .events = nobody,
                                   .options = options};
   const std::unique_ptr<detail::Stepper> stepper = detail::make_stepper(training);

@@ -232,8 +232,13 @@ nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
 std::vector<Worker> read_workers(const JsonValue& run, const Graph& graph) {
   const auto* cut = std::get_if<strategy::ModelParallel>(&graph.effective_strategy());
   const std::optional<JsonValue> list = run.find("workers");
-  if (!list) return cut == nullptr ? std::vector<Worker>() : workers_named_in(*cut);
+  const std::int64_t wanted = cut == nullptr ? 0 : cut->auto_partition.workers;
   std::vector<Worker> workers;
+  if (!list && wanted > 0) {
+    for (std::int64_t w = 0; w < wanted; ++w) workers.push_back({.id = fmt::format("w{}", w)});
+    return workers;
+  }
+  if (!list) return cut == nullptr ? std::vector<Worker>() : workers_named_in(*cut);
   for (const JsonValue& value : list->elements()) {
     if (!value.is_object()) throw value.expected(R"(a worker, as in {"id": "w0", "tags": ["big"]})");
     const Options options(value);
@@ -248,6 +253,13 @@ std::vector<Worker> read_workers(const JsonValue& run, const Graph& graph) {
     workers.push_back(std::move(worker));
   }
   if (workers.empty()) throw list->expected("at least one worker");
+  if (wanted > std::ssize(workers)) {
+    throw run.at("graph")
+        .at("strategy")
+        .at("auto_partition")
+        .at("workers")
+        .expected(fmt::format("at most the {} that the file lists", workers.size()));
+  }
   return workers;
 }
 
@@ -272,6 +284,13 @@ void check_strategy(const JsonValue& value, const Run& run) {
     if (const auto store = data_store_of(run); store && is_same_folder(store->path, run.output))
       throw strategy.at("communication").at("path").error("expected a folder of its own, found the output folder");
     told_at(strategy, [&] { (void)cut_graph(run.graph, *parallel, run.workers); });
+    for (const Subgraph& subgraph : run.graph.subgraphs()) {
+      if (parallel->auto_partition.workers == 0 || subgraph.path.empty() || !subgraph.strategy) continue;
+      throw strategy.at("auto_partition")
+          .error(fmt::format("the subgraph '{}' has a strategy of its own, so that its place has to be named: expected "
+                             "partitions",
+                             subgraph.path));
+    }
     if (run.graph.outputs().front().value < run.graph.inputs().size())
       throw strategy.error("the first output is an input of the graph, so there is nothing to train");
   }

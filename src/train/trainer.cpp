@@ -12,6 +12,8 @@
 #include <tutti/nn/blas.hpp>
 #include <tutti/train/batch.hpp>
 #include <tutti/train/data_store.hpp>
+#include <tutti/train/found_partitions.hpp>
+#include <tutti/train/node_costs.hpp>
 
 #include "run_comparison.hpp"
 #include "training.hpp"
@@ -191,7 +193,7 @@ void start(Training& training, const std::string& engine) {
   if (!training.speaks()) return;
   training.events.tell(event::RunStarted{.output = run.output,
                                          .strategy = to_string(run.graph.effective_strategy()),
-                                         .engine = engine,
+                                         .engine = engine + training.found_cut,
                                          .first_step = training.first_step(),
                                          .first_seconds = training.checkpoint ? training.checkpoint->state.seconds : 0,
                                          .steps = training.steps,
@@ -236,13 +238,45 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
 namespace detail {
 namespace {
 
+// "; found: w0 has flat, hidden1; w1 has act1"
+std::string tell_partitions(const Run& run) {
+  constexpr std::size_t kMostNames = 8;
+  std::vector<std::string> parts;
+  for (const strategy::Partition& one : std::get<strategy::ModelParallel>(run.graph.effective_strategy()).partitions) {
+    const std::vector<std::string>& ids = one.node_ids;
+    parts.push_back(fmt::format(
+        "{} has {}", std::get<strategy::WorkerId>(one.target).id,
+        ids.size() > kMostNames ? fmt::format("{} nodes", ids.size()) : fmt::format("{}", fmt::join(ids, ", "))));
+  }
+  return fmt::format("; found: {}", fmt::join(parts, "; "));
+}
+
+// Found by rank 0, where they have to be found, and told to the others.
+std::shared_ptr<const Run> with_partitions(const Run& run, const DataSplits& data, Communicator* world) {
+  if (!wants_partitions(run)) return std::make_shared<const Run>(run);
+  constexpr std::chrono::minutes kMeasuring{10};
+  NodeCosts costs;
+  if (world == nullptr || world->rank() == Rank{0}) costs = measure_node_costs(run, *data.train);
+  if (world != nullptr) {
+    std::vector<double> numbers{static_cast<double>(costs.rows), costs.update_of_element};
+    for (const NodeCost& cost : costs.nodes) numbers.insert(numbers.end(), {cost.forward, cost.backward});
+    numbers.resize(2 + 2 * run.graph.nodes().size());
+    broadcast(*world, std::span(numbers), {.deadline = kMeasuring});
+    costs = {.rows = static_cast<std::int64_t>(numbers[0]), .nodes = {}, .update_of_element = numbers[1]};
+    for (std::size_t i = 2; i < numbers.size(); i += 2) costs.nodes.push_back({numbers[i], numbers[i + 1]});
+  }
+  return std::make_shared<const Run>(with_found_partitions(run, costs));
+}
+
 TrainResult train_here(const Run& run, const Events& events, const TrainOptions& options) {
   if (const auto why = why_not_trainable(run, options.world == nullptr ? 1 : options.world->size()))
     throw UsageError(*why);
   if (options.world != nullptr) refuse_other_runs(*options.world, run);
+  DataSplits data = open_data(run);
   Training training{
-      .run = std::make_shared<const Run>(run), .data = open_data(run), .events = events, .options = options};
-  training.warnings = run.warnings;
+      .run = with_partitions(run, data, options.world), .data = std::move(data), .events = events, .options = options};
+  training.warnings = training.run->warnings;
+  if (wants_partitions(run)) training.found_cut = tell_partitions(*training.run);
   training.steps_per_epoch = Sampler({.rows = training.data.train->size(),
                                       .batch_size = run.data.batch_size,
                                       .seed = run.seed,

@@ -36,6 +36,7 @@ struct Training {
   std::optional<Checkpoint> checkpoint = {};  // to go on from
   std::optional<OutputFolder> folder = {};    // on rank 0
   std::vector<std::string> warnings = {};
+  std::string found_cut = {};  // for people, where partitions were found
   std::chrono::steady_clock::time_point began = {};
   TrainResult result = {};
 

@@ -110,6 +110,13 @@ const std::vector<Forms>& every_form() {
       {ModelParallel{two_partitions(), Direct{}, /*recompute=*/true},
        R"({"type":"ModelParallel",)" + partitions + R"(,"communication":{"protocol":"Direct"},"recompute":true})",
        "ModelParallel: 2 partitions, Direct, recomputed"},
+      {ModelParallel{.partitions = {}, .communication = Direct{}, .auto_partition = {.workers = 3}},
+       R"({"type":"ModelParallel","auto_partition":{"workers":3},"communication":{"protocol":"Direct"}})",
+       "ModelParallel: partitions to be found for 3 workers, Direct"},
+      {ModelParallel{two_partitions(), DataStore{.path = "shared/store"}},
+       R"({"type":"ModelParallel",)" + partitions +
+           R"(,"communication":{"protocol":"DataStore","path":"shared/store"}})",
+       "ModelParallel: 2 partitions, DataStore (path shared/store)"},
       {ModelParallel{two_partitions(), Pipeline{.micro_batch_size = 16}},
        R"({"type":"ModelParallel",)" + partitions +
            R"(,"communication":{"protocol":"Pipeline","micro_batch_size":16}})",
@@ -382,6 +389,17 @@ TEST(TrainingStrategyRefuses, WrongPartitions) {
   const std::string either = R"(expected {"WorkerId": "w0"} or {"Tag": "gpu"}, one of the two, found )";
   expect_refusals({
       {R"(@{"type": "ModelParallel", "communication": {"protocol": "Direct"}})", "missing key \"partitions\""},
+      {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": @{}})",
+       "auto_partition: missing key \"workers\""},
+      {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": @2})",
+       R"(auto_partition: expected how many workers, as in {"workers": 2}, found 2)"},
+      {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": {"workers": @0}})",
+       "auto_partition.workers: expected a whole number from 1 to 65536, found 0"},
+      {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": @{"workers": 2},
+           "partitions": [{"node_ids": ["a"], "target": {"WorkerId": "w0"}}]})",
+       "auto_partition: it finds partitions, and there are some; expected one of the two"},
+      {R"({"type": "ModelParallel", "communication": {"protocol": "DataStore", "path": @""}, "auto_partition": {"workers": 2}})",
+       "communication.path: expected a string that is not empty"},
       {with_partitions("@{}"), "partitions: expected an array, found an empty object"},
       {with_partitions("@[]"), "partitions: expected at least one partition, found an empty array"},
       {with_partitions(R"([@"a"])"), "partitions[0]: expected an object, found \"a\""},

@@ -109,10 +109,17 @@ std::string_view schedule_name(Schedule schedule);
 
 using CommunicationProtocol = std::variant<DataStore, Direct, Pipeline>;
 
+// For partitions that are found by measuring what each node costs.
+struct AutoPartition {
+  std::int64_t workers = 0;  // none are looked for, where 0
+  friend bool operator==(const AutoPartition&, const AutoPartition&) = default;
+};
+
 struct ModelParallel {
   std::vector<Partition> partitions;  // a node is in one of them
   CommunicationProtocol communication = Direct{};
   bool recompute = false;  // optional: what a stage computes forward it computes anew for backward, and keeps less
+  AutoPartition auto_partition = {};  // in place of partitions
   friend bool operator==(const ModelParallel&, const ModelParallel&) = default;
 };
 
