@@ -187,6 +187,48 @@ std::vector<int> partition_nodes(const PartitionProblem& problem, const Partitio
   return best;
 }
 
+std::vector<int> cut_nodes_in_order(const PartitionProblem& problem) {
+  if (problem.workers < 1) throw UsageError(fmt::format("expected at least 1 worker, found {}", problem.workers));
+  const std::size_t nodes = problem.costs.size();
+  std::vector<double> sums(nodes + 1);  // of the nodes before each
+  for (std::size_t n = 0; n < nodes; ++n) sums[n + 1] = sums[n] + problem.costs[n];
+  std::vector<double> moved(nodes + 1);  // what goes on from the nodes before each to those from it on
+  for (const PartitionValue& value : problem.values) {
+    const auto [first, last] = std::ranges::minmax_element(value.to);
+    const std::size_t begin = std::min(value.of, value.to.empty() ? value.of : *first);
+    const std::size_t end = std::max(value.of, value.to.empty() ? value.of : *last);
+    for (std::size_t n = begin + 1; n <= end; ++n) moved[n] += value.cost;
+  }
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const auto workers = static_cast<std::size_t>(problem.workers);
+  // By how many workers have something, and by where what they have ends: what the busiest has, and where the last
+  // one's begins.
+  std::vector<std::vector<double>> busiest(workers + 1, std::vector<double>(nodes + 1, kNever));
+  std::vector<std::vector<std::size_t>> begins(workers + 1, std::vector<std::size_t>(nodes + 1));
+  busiest[0][0] = 0;
+  for (std::size_t w = 1; w <= workers; ++w) {
+    for (std::size_t end = 1; end <= nodes; ++end) {
+      for (std::size_t begin = end; begin-- > 0;) {
+        const double its = sums[end] - sums[begin];
+        if (its >= busiest[w][end]) break;  // more nodes only add to it
+        const double all = std::max(busiest[w - 1][begin], its + moved[begin] + moved[end]);
+        if (all >= busiest[w][end]) continue;
+        busiest[w][end] = all;
+        begins[w][end] = begin;
+      }
+    }
+  }
+  std::size_t used = 1;
+  for (std::size_t w = 1; w <= workers; ++w) {
+    if (busiest[w][nodes] < busiest[used][nodes]) used = w;
+  }
+  std::vector<int> worker_of(nodes);
+  for (std::size_t end = nodes; used > 0 && end > 0; end = begins[used--][end]) {
+    for (std::size_t n = begins[used][end]; n < end; ++n) worker_of[n] = static_cast<int>(used) - 1;
+  }
+  return worker_of;
+}
+
 double busiest_worker(const PartitionProblem& problem, const std::vector<int>& worker_of) {
   Loads loads(problem);
   for (std::size_t node = 0; node < worker_of.size(); ++node) loads.move(node, worker_of[node]);

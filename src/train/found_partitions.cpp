@@ -8,19 +8,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <tutti/strategy/auto_partition.hpp>
+#include <tutti/train/pipeline_forecast.hpp>
 
 #include "value_bytes.hpp"
 
 namespace tutti {
 namespace {
 
-// What it costs both ends to hand a tensor over: waking the other, and its bytes through caches or shared memory.
-constexpr double kSecondsOfMessage = 10e-6;
-constexpr double kBytesPerSecond = 5e9;
-
-double seconds_to_move(double bytes) { return kSecondsOfMessage + bytes / kBytesPerSecond; }
-
 using detail::bytes_of;
+using detail::seconds_to_move;
 
 PartitionProblem problem_of(const Run& run, const strategy::ModelParallel& strategy, const NodeCosts& costs) {
   const Graph& graph = run.graph;
@@ -62,6 +58,38 @@ PartitionProblem problem_of(const Run& run, const strategy::ModelParallel& strat
   return problem;
 }
 
+strategy::ModelParallel with_workers(const Run& run, strategy::ModelParallel strategy,
+                                     const std::vector<int>& worker_of) {
+  std::map<int, std::size_t> partition_of;  // by worker: in the order in which the nodes come to them
+  for (std::size_t n = 0; n < worker_of.size(); ++n) {
+    const auto [place, is_new] = partition_of.try_emplace(worker_of[n], strategy.partitions.size());
+    if (is_new)
+      strategy.partitions.push_back({.node_ids = {}, .target = strategy::WorkerId{run.workers[place->second].id}});
+    strategy.partitions[place->second].node_ids.push_back(run.graph.nodes()[n].path);
+  }
+  strategy.auto_partition = {};
+  return strategy;
+}
+
+// Of cuts that are about as balanced, that whose steps take the least: nodes that follow each other are worth
+// something.
+strategy::ModelParallel find_partitions(const Run& run, const NodeCosts& costs) {
+  constexpr double kAboutAsBalanced = 1.08;
+  const auto& strategy = std::get<strategy::ModelParallel>(run.graph.effective_strategy());
+  const PartitionProblem problem = problem_of(run, strategy, costs);
+  const std::vector<int> balanced = partition_nodes(problem);
+  const std::vector<int> in_order = cut_nodes_in_order(problem);
+  strategy::ModelParallel found = with_workers(run, strategy, balanced);
+  if (busiest_worker(problem, in_order) > kAboutAsBalanced * busiest_worker(problem, balanced)) return found;
+  strategy::ModelParallel other = with_workers(run, strategy, in_order);
+  const auto seconds = [&](const strategy::ModelParallel& one) {
+    Run with = run;
+    with.graph.set_strategy(one);
+    return forecast_pipeline(with, costs).seconds;
+  };
+  return seconds(other) <= seconds(found) ? other : found;
+}
+
 }  // namespace
 
 bool wants_partitions(const Run& run) {
@@ -70,16 +98,9 @@ bool wants_partitions(const Run& run) {
 }
 
 Run with_found_partitions(const Run& run, const NodeCosts& costs) {
-  auto strategy = std::get<strategy::ModelParallel>(run.graph.effective_strategy());
-  const std::vector<int> worker_of = partition_nodes(problem_of(run, strategy, costs));
-  std::map<int, std::size_t> partition_of;  // by worker: in the order in which the nodes come to them
-  for (std::size_t n = 0; n < worker_of.size(); ++n) {
-    const auto [place, is_new] = partition_of.try_emplace(worker_of[n], strategy.partitions.size());
-    if (is_new)
-      strategy.partitions.push_back({.node_ids = {}, .target = strategy::WorkerId{run.workers[place->second].id}});
-    strategy.partitions[place->second].node_ids.push_back(run.graph.nodes()[n].path);
-  }
-  const auto wanted = static_cast<std::size_t>(std::exchange(strategy.auto_partition, {}).workers);
+  const auto wanted = static_cast<std::size_t>(
+      std::get<strategy::ModelParallel>(run.graph.effective_strategy()).auto_partition.workers);
+  const strategy::ModelParallel strategy = find_partitions(run, costs);
   Run found = run;
   found.graph.set_strategy(strategy);
   if (strategy.partitions.size() < wanted) {

@@ -54,14 +54,30 @@ std::vector<LiveActivations> live_of(const Run& run, const PipelinePlan& plan, c
   return live;
 }
 
+// Of a micro-batch, from one stage to another.
+double transfer(const Run& run, const PipelinePlan& plan, std::size_t from, std::size_t to) {
+  const std::vector<CutStage>& stages = plan.cut().stages;
+  if (stages[from].worker == stages[to].worker) return 0;
+  const double rows = static_cast<double>(plan.micro_batch_rows(run.data.batch_size));
+  double seconds = 0;
+  for (const Intake& intake : plan.intakes(to)) {
+    if (std::ranges::find(intake.from, from) == intake.from.end()) continue;
+    seconds += detail::seconds_to_move(bytes_of(run.graph.value(intake.value)) * rows *
+                                       common_share(stages[from], stages[to]));
+  }
+  return seconds;
+}
+
 std::vector<StageCost> costs_of(const Run& run, const PipelinePlan& plan, const NodeCosts& costs) {
   const bool recomputes = std::get<strategy::ModelParallel>(run.graph.effective_strategy()).recompute;
   // Of a batch that is smaller than a micro-batch was measured on, or larger where the data are few.
   const double scale =
       static_cast<double>(plan.micro_batch_rows(run.data.batch_size)) / static_cast<double>(costs.rows);
   std::vector<StageCost> result;
-  for (const CutStage& stage : plan.cut().stages) {
+  for (std::size_t s = 0; s < plan.cut().stages.size(); ++s) {
+    const CutStage& stage = plan.cut().stages[s];
     StageCost cost{.forward = 0, .backward = 0};
+    for (const std::size_t from : plan.stages().stages[s].after) cost.transfers.push_back(transfer(run, plan, from, s));
     for (const std::size_t node : stage.nodes) {
       cost.forward += costs.nodes[node].forward * scale / stage.replicas;
       cost.backward += costs.nodes[node].backward * scale / stage.replicas;

@@ -38,6 +38,10 @@ struct PartitionOptions {
 // By node. A UsageError where there is less than one worker.
 std::vector<int> partition_nodes(const PartitionProblem& problem, const PartitionOptions& options = {});
 
+// The same where the nodes of each worker follow each other, in the order of the costs: fewer values are moved then,
+// and none to and fro.
+std::vector<int> cut_nodes_in_order(const PartitionProblem& problem);
+
 // What the worker has to do that has the most.
 double busiest_worker(const PartitionProblem& problem, const std::vector<int>& worker_of);
 
