@@ -192,7 +192,9 @@ std::vector<torch::Tensor> StageWorker::take_in(const StageTask& task, const Dat
   std::vector<torch::Tensor> taken;
   for (const Intake& intake : plan_->intakes(task.stage)) {
     if (intake.from.empty()) {
-      if (inputs.empty()) inputs = graph_inputs(*run_, rows_from(data, first_row, rows, own));
+      // An evaluation is the first replica's alone.
+      if (inputs.empty())
+        inputs = graph_inputs(*run_, rows_from(data, first_row, rows, is_evaluating_ ? CutStage{} : own));
       taken.push_back(inputs[intake.value]);
       continue;
     }
