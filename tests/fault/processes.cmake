@@ -37,6 +37,9 @@ if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
   add_test(NAME ${TUTTI_TEST_PREFIX}training_bits COMMAND ${CMAKE_CURRENT_LIST_DIR}/training_bits_test.sh $<TARGET_FILE:tutti>
            $<TARGET_FILE:training_worker>)
   set_tests_properties(${TUTTI_TEST_PREFIX}training_bits PROPERTIES LABELS fault TIMEOUT 180)
+  add_test(NAME ${TUTTI_TEST_PREFIX}model_parallel_bits COMMAND ${CMAKE_CURRENT_LIST_DIR}/model_parallel_bits_test.sh
+           $<TARGET_FILE:tutti>)
+  set_tests_properties(${TUTTI_TEST_PREFIX}model_parallel_bits PROPERTIES LABELS fault TIMEOUT 600)
   add_test(NAME ${TUTTI_TEST_PREFIX}cut_off COMMAND ${CMAKE_CURRENT_LIST_DIR}/cut_off_test.sh $<TARGET_FILE:process_victim>)
   set_tests_properties(${TUTTI_TEST_PREFIX}cut_off PROPERTIES LABELS fault TIMEOUT 180)
 endif()
