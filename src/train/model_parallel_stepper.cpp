@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <functional>
 #include <future>
@@ -8,7 +7,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <tutti/collective/parameter_sets.hpp>
 #include <tutti/data/loader.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/memory.hpp>
@@ -35,7 +33,7 @@ struct Workers {
   std::optional<FolderForNow> above_store;
   std::vector<Communicator> worlds;  // of threads
   std::vector<std::unique_ptr<StageChannel>> channels;
-  std::shared_ptr<std::atomic<bool>> is_given_up = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<Ground> ground = std::make_shared<Ground>();
   std::vector<std::unique_ptr<StageWorker>> workers;
 };
 
@@ -104,7 +102,7 @@ class ModelParallelStepper final : public Stepper {
                                         StageWorkerOptions{.worker = first + i,
                                                            .world = world_ == nullptr ? mine_->worlds[place] : *world_,
                                                            .channel = *mine_->channels[place],
-                                                           .is_given_up = mine_->is_given_up}));
+                                                           .ground = mine_->ground}));
       needs_rows_ = needs_rows_ || plan_->needs_rows(first + i);
       if (!training.weights) continue;
       try {
@@ -193,8 +191,8 @@ class ModelParallelStepper final : public Stepper {
 
   void save(ParameterSet& arrays) override {
     std::vector<ParameterSet> sets(mine_->workers.size());
-    for (std::size_t w = 0; w < sets.size(); ++w) mine_->workers[w]->save(sets[w]);
-    if (world_ != nullptr) sets = gather(*world_, sets.front());
+    for (std::size_t w = 0; w < sets.size() && world_ == nullptr; ++w) mine_->workers[w]->save(sets[w]);
+    if (world_ != nullptr) sets = mine_->workers.front()->gather_states();
     for (const ParameterSet& set : sets) {
       for (const NamedArray& array : set) arrays.add(array.layout(), array.bytes());
     }
@@ -244,8 +242,9 @@ class ModelParallelStepper final : public Stepper {
     constexpr std::chrono::milliseconds kToTell{1500};
     try {
       team_->run(
-          [f, failures](int member) {
+          [f, failures, ground = mine_->ground](int member) {
             if (member == 0) return;
+            const Ground::Stay stay(*ground);
             try {
               f(member - 1);
             } catch (const PeerError& error) {
@@ -266,6 +265,9 @@ class ModelParallelStepper final : public Stepper {
 
   // Some do not come back, or not in time: what they stand on may be gone when they do.
   [[noreturn]] void give_up(const PeerError& late, const Failures& failures) {
+    // Who waits for others is about to come back, and knows better whom to blame.
+    constexpr std::chrono::seconds kToComeBack{10};
+    mine_->ground->give_up(Deadline::after(kToComeBack));
     std::vector<std::string> who;
     for (const Rank member : late.ranks()) {
       const int worker = member.value - 1 + (world_ == nullptr ? 0 : world_->rank().value);
@@ -275,7 +277,6 @@ class ModelParallelStepper final : public Stepper {
         fmt::format("worker '{}' is late: it has not ended its part within {} s", fmt::join(who, "', '"),
                     std::chrono::duration<double>(run_->train.deadline).count());
     if (world_ != nullptr && !world_->broken()) world_->cancel(sentence);
-    *mine_->is_given_up = true;
     for (const auto& channel : mine_->channels) channel->give_up();
     failures.rethrow();
     throw Error(sentence);

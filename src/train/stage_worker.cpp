@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <tutti/collective/collectives.hpp>
+#include <tutti/collective/parameter_sets.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/rows.hpp>
 #include <tutti/nn/tensor_set.hpp>
@@ -192,7 +193,9 @@ std::vector<torch::Tensor> StageWorker::take_in(const StageTask& task, const Dat
   std::vector<torch::Tensor> taken;
   for (const Intake& intake : plan_->intakes(task.stage)) {
     if (intake.from.empty()) {
-      if (inputs.empty()) inputs = graph_inputs(*run_, rows_from(data, first_row, rows, own));
+      // An evaluation is the first replica's alone.
+      if (inputs.empty())
+        inputs = graph_inputs(*run_, rows_from(data, first_row, rows, is_evaluating_ ? CutStage{} : own));
       taken.push_back(inputs[intake.value]);
       continue;
     }
@@ -261,7 +264,7 @@ StageWorker::Live StageWorker::compute(const StageTask& task, const std::vector<
         {.seed = run_->seed,
          .step = static_cast<std::uint64_t>(progress_.steps),
          .shard = static_cast<std::uint64_t>(task.micro_batch) + (static_cast<std::uint64_t>(own.replica) << 32)});
-    module_->compute(own.nodes, pass);
+    options_.ground->aside([&] { module_->compute(own.nodes, pass); });
   }
   for (const Outlet& outlet : plan_->outlets(task.stage)) {
     const Intake& intake = plan_->intakes(outlet.stage)[outlet.intake];
@@ -275,7 +278,8 @@ void StageWorker::add_loss(Live& live, const GraphPass& pass, const StageTask& t
   const std::vector<Consumer>& consumers = plan_->consumers().of_value[value];
   const auto place = std::ranges::find(consumers, Consumer{run_->graph.nodes().size(), 0});
   const torch::Tensor& output = pass.values[value].for_consumer(static_cast<std::size_t>(place - consumers.begin()));
-  WeightedLoss loss = run_->loss.compute(output, data.target);
+  WeightedLoss loss{torch::Tensor()};
+  options_.ground->aside([&] { loss = run_->loss.compute(output, data.target); });
   live.loss = loss.loss;
   if (!live.loss.requires_grad()) throw UsageError("the loss does not depend on any parameter that is trained");
   live.weight = loss.weight.value_or(static_cast<double>(own_rows(task)));
@@ -283,7 +287,8 @@ void StageWorker::add_loss(Live& live, const GraphPass& pass, const StageTask& t
     throw UsageError(fmt::format("expected a weight of the loss from 0 on, found {}", live.weight));
   const torch::NoGradGuard no_gradients;
   for (std::size_t m = 0; m < run_->metrics.size(); ++m) {
-    const MetricSum sum = run_->metrics[m].metric.measure(output.detach(), data.target);
+    MetricSum sum;
+    options_.ground->aside([&] { sum = run_->metrics[m].metric.measure(output.detach(), data.target); });
     sums_.metrics[m].sum += sum.sum;
     sums_.metrics[m].count += sum.count;
   }
@@ -374,8 +379,10 @@ void StageWorker::backward(const StageTask& task, const WorkerBatch& batch) {
   for (const auto& [part, leaf] : live.parameters) wanted.push_back(leaf);
   torch::autograd::variable_list gradients(wanted.size());
   if (!roots.empty() && !wanted.empty()) {
-    gradients = torch::autograd::grad(roots, wanted, given, /*retain_graph=*/false, /*create_graph=*/false,
-                                      /*allow_unused=*/true);
+    options_.ground->aside([&] {
+      gradients = torch::autograd::grad(roots, wanted, given, /*retain_graph=*/false, /*create_graph=*/false,
+                                        /*allow_unused=*/true);
+    });
   }
   roots.clear();
   std::size_t next = 0;
@@ -560,11 +567,17 @@ torch::Tensor StageWorker::receive(int from, std::uint64_t tag, std::size_t node
     return tensor;
   } catch (const PeerError& error) {
     if (error.kind() == FailureKind::cancelled) throw;
-    throw_wait(options_.channel.last_in_line(what), error);
+    throw_wait(what, error);
   }
 }
 
-void StageWorker::throw_wait(const Wait& wait, const PeerError& error) const {
+// Who is gone is known. Who is late may have waited himself.
+void StageWorker::throw_wait(const Awaited& what, const PeerError& error) const {
+  Wait wait{options_.worker, what};
+  if (error.kind() != FailureKind::lost)
+    wait = options_.channel.last_in_line(what);
+  else if (!error.ranks().empty() && error.ranks().front().value != what.from)
+    wait.what = {.from = error.ranks().front().value};
   const std::size_t node = wait.what.node.value_or(last_node_of(wait.what.from));
   Failure failure = error.failure();
   failure.ranks = {Rank{wait.what.from}};
@@ -575,12 +588,11 @@ void StageWorker::throw_wait(const Wait& wait, const PeerError& error) const {
 
 // What all workers call together.
 void StageWorker::together(const std::function<void(const Duration& left)>& call) const {
-  if (*options_.is_given_up) throw Error("the others have ended");
   try {
     call(deadline_of_step_.remaining());
   } catch (const PeerError& error) {
     if (error.kind() == FailureKind::cancelled || error.ranks().empty()) throw;
-    throw_wait(options_.channel.last_in_line({.from = error.ranks().front().value}), error);
+    throw_wait({.from = error.ranks().front().value}, error);
   }
 }
 
@@ -590,7 +602,7 @@ void StageWorker::fail(const std::exception& error) {
   const std::string why = error.what();
   const std::string sentence =
       of_peer != nullptr ? why : fmt::format("worker '{}': {}", id_of(options_.worker), why.substr(0, why.find('\n')));
-  if (!*options_.is_given_up) {
+  if (!options_.ground->is_gone()) {
     options_.channel.abort({.kind = FailureKind::cancelled, .ranks = {options_.world.rank()}, .message = sentence});
     if (!options_.world.broken()) options_.world.cancel(sentence);
   }
@@ -620,7 +632,7 @@ Evaluation StageWorker::evaluate(const Dataset& rows) {
     for (std::int64_t batch = 0; batch < batches; ++batch) {
       batch_rows_ = std::min(batch_rows, rows.size() - batch * batch_rows);
       DataRows its;
-      if (needs_rows) its = rows.rows(batch_numbers(batch, batch_rows, rows.size()));
+      if (needs_rows) options_.ground->aside([&] { its = rows.rows(batch_numbers(batch, batch_rows, rows.size())); });
       put_back(buffers);
       for (std::size_t s = 0; s < plan_->cut().stages.size(); ++s) {
         if (stage(s).worker != options_.worker || stage(s).replica > 0) continue;
@@ -651,7 +663,8 @@ void StageWorker::evaluate_stage(const StageTask& task, const DataRows& data, st
   (void)compute(task, take_in(task, data, 0), pass);
   hand_out(task, pass);
   if (!plan_->has_loss(task.stage)) return;
-  measure(*run_, pass.values[run_->graph.outputs().front().value].whole, data.target, sums);
+  const torch::Tensor& output = pass.values[run_->graph.outputs().front().value].whole;
+  options_.ground->aside([&] { measure(*run_, output, data.target, sums); });
 }
 
 // --- checkpoints ---
@@ -674,6 +687,19 @@ void StageWorker::save(ParameterSet& state) const {
       add_tensor(state, run_->graph.parameters()[i].path, module_->parameters_by_number()[i]);
   }
   if (options_.worker == 0) save_progress(state, progress_);
+}
+
+std::vector<ParameterSet> StageWorker::gather_states() {
+  ParameterSet mine;
+  save(mine);
+  std::vector<ParameterSet> all;
+  deadline_of_step_ = Deadline::after(run_->train.deadline);
+  try {
+    together([&](const Duration& left) { all = gather(options_.world, mine, {.deadline = left}); });
+  } catch (const std::exception& error) {
+    fail(error);
+  }
+  return all;
 }
 
 void StageWorker::restore(const ParameterSet& state) {

@@ -6,7 +6,6 @@
 //   WorkerReport report = worker.step(batch, is_interrupted);      // all workers
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +28,7 @@
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
 
+#include "ground.hpp"
 #include "pipeline_plan.hpp"
 #include "stage_channel.hpp"
 #include "training.hpp"
@@ -39,8 +39,7 @@ struct StageWorkerOptions {
   int worker = 0;
   Communicator& world;  // its ranks are the workers
   StageChannel& channel;
-  // Set where the worker missed the deadline: the world and the channel may be gone when it comes back.
-  std::shared_ptr<const std::atomic<bool>> is_given_up;
+  std::shared_ptr<Ground> ground;  // the world and the channel; who calls a worker stays on it
 };
 
 // Batches of an evaluation that are under way at once, at most; the deadline is for these.
@@ -80,6 +79,8 @@ class StageWorker {
   Evaluation evaluate(const Dataset& rows);
   // What this worker has; the first one's has counts for all.
   void save(ParameterSet& state) const;
+  // What all of them have, by worker; on the first alone.
+  std::vector<ParameterSet> gather_states();
   void restore(const ParameterSet& state);
 
  private:
@@ -126,7 +127,7 @@ class StageWorker {
 
   void send(int to, std::uint64_t tag, const torch::Tensor& tensor);
   torch::Tensor receive(int from, std::uint64_t tag, std::size_t node);
-  [[noreturn]] void throw_wait(const Wait& wait, const PeerError& error) const;
+  [[noreturn]] void throw_wait(const Awaited& what, const PeerError& error) const;
   void together(const std::function<void(const Duration& left)>& call) const;
   [[noreturn]] void fail(const std::exception& error);
   void note(SpanKind kind, std::string what, Clock::time_point begin);

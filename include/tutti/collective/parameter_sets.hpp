@@ -8,6 +8,7 @@
 
 #include <tutti/base/parameter_set.hpp>
 #include <tutti/base/rank.hpp>
+#include <tutti/collective/collectives.hpp>
 #include <tutti/collective/communicator.hpp>
 
 namespace tutti {
@@ -15,6 +16,6 @@ namespace tutti {
 void broadcast(Communicator& world, ParameterSet& set, Rank root = Rank{0});
 
 // Sets may differ from rank to rank.
-std::vector<ParameterSet> gather(Communicator& world, const ParameterSet& mine, Rank root = Rank{0});
+std::vector<ParameterSet> gather(Communicator& world, const ParameterSet& mine, const RootOptions& options = {});
 
 }  // namespace tutti
