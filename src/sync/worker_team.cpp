@@ -40,8 +40,8 @@ struct WorkerTeam::State {
 
   // Until ready() or the deadline; `changed` is rung whenever it may have become true.
   template <typename Ready>
-  bool wait(std::condition_variable& changed, Ready ready, Deadline deadline) {
-    for (int i = 0; i < kLooks; ++i) {
+  bool wait(std::condition_variable& changed, Ready ready, Deadline deadline, int looks = kLooks) {
+    for (int i = 0; i < looks; ++i) {
       if (ready()) return true;
       sched_yield();
     }
@@ -60,6 +60,13 @@ struct WorkerTeam::State {
     if (sleepers.load() == 0) return;
     const std::lock_guard lock(mutex);
     changed.notify_all();
+  }
+
+  void begin(const std::function<void(int)>& f) {
+    if (failure) throw PeerError(*failure);
+    piece = f;
+    pieces.fetch_add(1);
+    ring(work_changed);
   }
 
   void work(int worker) {
@@ -133,14 +140,21 @@ int WorkerTeam::size() const { return static_cast<int>(state_->seats.size()); }
 bool WorkerTeam::is_stuck() const { return state_->failure.has_value(); }
 
 void WorkerTeam::run(const std::function<void(int)>& f, Duration deadline) {
-  if (state_->failure) throw PeerError(*state_->failure);
   const Deadline end = Deadline::after(deadline);
-  state_->piece = f;
-  state_->pieces.fetch_add(1);
-  state_->ring(state_->work_changed);
+  state_->begin(f);
   state_->work(0);
+  finish(end, kLooks);
+}
+
+void WorkerTeam::run_others(const std::function<void(int)>& f, Duration deadline) {
+  const Deadline end = Deadline::after(deadline);
+  state_->begin(f);
+  finish(end, 0);
+}
+
+void WorkerTeam::finish(Deadline end, int looks) {
   if (!state_->wait(
-          state_->done_changed, [&] { return state_->at_work().empty(); }, end)) {
+          state_->done_changed, [&] { return state_->at_work().empty(); }, end, looks)) {
     const std::vector<Rank> late = state_->at_work();
     state_->failure = {
         FailureKind::late, late,

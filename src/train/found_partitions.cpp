@@ -107,14 +107,17 @@ Run with_found_partitions(const Run& run, const NodeCosts& costs) {
     found.warnings.push_back(fmt::format("the graph is not worth {} workers: {} of them have nothing to do", wanted,
                                          wanted - strategy.partitions.size()));
   }
-  nlohmann::ordered_json resolved = *run.resolved;
-  resolved["graph"]["strategy"] = to_json(strategy);
   nlohmann::ordered_json workers = nlohmann::ordered_json::array();
   for (const Worker& worker : run.workers) {
     workers.push_back({{"id", worker.id}});
     if (!worker.tags.empty()) workers.back()["tags"] = worker.tags;
   }
-  resolved["workers"] = workers;
+  nlohmann::ordered_json resolved;  // with the workers where they stand in a file that lists them
+  for (const auto& [key, value] : run.resolved->items()) {
+    if (key != "workers") resolved[key] = value;
+    if (key == "graph") resolved["workers"] = workers;
+  }
+  resolved["graph"]["strategy"] = to_json(strategy);
   found.resolved = std::make_shared<const nlohmann::ordered_json>(std::move(resolved));
   return found;
 }

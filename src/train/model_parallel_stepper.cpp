@@ -208,7 +208,7 @@ class ModelParallelStepper final : public Stepper {
     const CommunicatorOptions options{.deadline = run_->train.deadline};
     const std::optional<DataStoreFolder> store = data_store_of(*run_);
     if (!store) {
-      for (std::unique_ptr<Transport>& transport : make_threads_world(count))
+      for (std::unique_ptr<Transport>& transport : make_threads_world(count, {.waits_awake = false}))
         mine_->worlds.emplace_back(std::move(transport), options);
       mine_->channels = make_thread_channels(count);
       return;
@@ -241,9 +241,8 @@ class ModelParallelStepper final : public Stepper {
     // is later than that.
     constexpr std::chrono::milliseconds kToTell{1500};
     try {
-      team_->run(
+      team_->run_others(
           [f, failures, ground = mine_->ground](int member) {
-            if (member == 0) return;
             const Ground::Stay stay(*ground);
             try {
               f(member - 1);

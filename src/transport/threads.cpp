@@ -191,10 +191,14 @@ class Endpoint final : public Transport {
 }  // namespace
 }  // namespace threads
 
+// Some tens of microseconds.
+static constexpr Patience kSleepSoon{.spins = 100, .yields = 100};
+
 std::vector<std::unique_ptr<Transport>> make_threads_world(int ranks, const ThreadsOptions& options) {
   if (ranks < 1) throw UsageError(fmt::format("a world needs at least 1 rank, found {}", ranks));
-  const auto world = std::make_shared<threads::World>(ranks, options.shared_memory,
-                                                      Patience::for_ranks(ranks, count_cores(usable_cores())));
+  const auto world = std::make_shared<threads::World>(
+      ranks, options.shared_memory,
+      options.waits_awake ? Patience::for_ranks(ranks, count_cores(usable_cores())) : kSleepSoon);
   std::vector<std::unique_ptr<Transport>> endpoints;
   for (Rank rank : all_ranks(ranks)) endpoints.push_back(std::make_unique<threads::Endpoint>(world, rank));
   return endpoints;

@@ -4,10 +4,13 @@
 # file is left; and the run goes on to the same bits, on processes or on threads. One that is stopped is named once the
 # deadline has passed.
 #
-#   model_parallel_kill_test.sh <tutti> <model_parallel_worker> <TUTTI_SHARED_MEMORY>
+#   model_parallel_kill_test.sh <tutti> <model_parallel_worker> <TUTTI_SHARED_MEMORY> <each or turns>
+#
+# Each worker at every boundary, or another one in turn.
 set -uo pipefail
 tutti=$(readlink -f -- "$1") worker=$(readlink -f -- "$2")
 export TUTTI_SHARED_MEMORY=$3 TUTTI_QUIET=1
+which=$4
 scratch=$(mktemp -d)
 trap 'wait; rm -rf "$scratch"' EXIT
 deadline=5 micro_batch=4  # so that there are three of them
@@ -82,13 +85,21 @@ cd "$scratch" || exit 2
 launched 60 "$scratch/run" begin $micro_batch
 expected=$(digest)
 [[ $code == 0 && $expected == digest\ ???????????????? ]] || { fail "ended with $code"; exit 1; }
+turn=0
+victims() {  # of the next moment
+  turn=$((turn + 1))
+  if [[ $which == each ]]; then victims=(0 1 2); else victims=($((turn % 3))); fi
+}
 for moment in "forward in 0" "forward out 0" "forward in 1" "backward out 0" "backward in 0" "backward in 2" agree \
   "evaluate in" "evaluate out" sum checkpoint; do
-  for victim in 0 1 2; do (in_folder killed killed $victim "$moment"); done
+  victims
+  for victim in "${victims[@]}"; do (in_folder killed killed "$victim" "$moment"); done
 done
 # At once, since they do little but wait.
 for moment in "forward in 1" "backward out 0" agree "evaluate in" checkpoint; do
-  for victim in 0 1 2; do (in_folder stopped$victim stopped $victim "$moment") & done
-  wait
+  victims
+  for victim in "${victims[@]}"; do (in_folder "stopped-$victim-${moment// /-}" stopped "$victim" "$moment") & done
+  [[ $which != each ]] || wait
 done
+wait
 [[ ! -e $scratch/failed ]] && echo "all went well"

@@ -112,5 +112,40 @@ TEST(AutoPartition, IsAllOfOneWorkersWhereThereIsOne) {
             "expected at least 1 worker, found 0");
 }
 
+// Where values go to the next node alone, it is the best of all such cuts.
+TEST(AutoPartition, CutsChainsInTheirOrderAsWellAsCanBe) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    RandomStream draws({seed, 9});
+    const std::size_t nodes = 1 + draws.below(9);
+    PartitionProblem problem = random_problem(draws, nodes, 1 + static_cast<int>(draws.below(4)));
+    for (PartitionValue& value : problem.values) {
+      value.to.clear();
+      if (value.of + 1 < nodes) value.to.push_back(value.of + 1);
+    }
+    const std::vector<int> found = cut_nodes_in_order(problem);
+    EXPECT_TRUE(std::ranges::is_sorted(found));
+    EXPECT_LT(found.back(), problem.workers);
+    double least = std::numeric_limits<double>::infinity();
+    for (std::uint64_t cuts = 0; cuts < 1u << (nodes - 1); ++cuts) {  // a bit for each place to cut at
+      std::vector<int> worker_of(nodes);
+      for (std::size_t n = 1; n < nodes; ++n) worker_of[n] = worker_of[n - 1] + static_cast<int>(cuts >> (n - 1) & 1);
+      if (worker_of.back() < problem.workers) least = std::min(least, cost_of(problem, worker_of));
+    }
+    EXPECT_NEAR(cost_of(problem, found), least, 1e-9) << "seed " << seed;
+  }
+}
+
+// Any graph: in order, never worse than all of it on one worker by more than what is moved.
+TEST(AutoPartition, CutsAnyGraphInOrder) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    RandomStream draws({seed, 10});
+    const PartitionProblem problem = random_problem(draws, 1 + draws.below(60), 1 + static_cast<int>(draws.below(5)));
+    const std::vector<int> found = cut_nodes_in_order(problem);
+    ASSERT_EQ(found.size(), problem.costs.size());
+    EXPECT_TRUE(std::ranges::is_sorted(found));
+    EXPECT_LE(cost_of(problem, found), cost_of(problem, std::vector<int>(found.size())) + 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -82,7 +82,27 @@ sed 's/"strategy": .*/"strategy": {"type": "ModelParallel", "partitions": [{"nod
   "communication": {"protocol": "Direct"}} },/' "$file" >"$scratch/cut.json"
 expect 0 "moved       256 KiB between workers in a step" "$tutti" check "$scratch/cut.json"
 sed 's/"Direct"/"DataStore"/' "$scratch/cut.json" >"$scratch/store.json"
-expect 0 "not tried: nothing carries this strategy out yet" "$tutti" check "$scratch/store.json"
+expect 0 "traffic     w0 -> big: values 128 KiB a step, of hidden" "$tutti" check "$scratch/store.json"
+[[ ! -e runs ]] || { echo "a trial of DataStore left $(find runs)"; failures=$((failures + 1)); }
+# The cut, its traffic, what is live, and what a step takes.
+expect 0 "stage 1     big: act, logits; " "$tutti" check "$scratch/cut.json"
+expect 0 "            big -> w0: gradients 128 KiB a step, of hidden" "$tutti" check "$scratch/cut.json"
+expect 0 "live        at most w0 1 micro-batch, " "$tutti" check "$scratch/cut.json"
+expect 0 " a step of 1 micro-batch, bubble 50.0 %; busy: w0 " "$tutti" check "$scratch/cut.json"
+expect 0 "predicted   1 micro-batch a step; how long was not measured" "$tutti" check "$scratch/cut.json" --quick
+sed 's/{"protocol": "Direct"}/{"protocol": "Pipeline", "micro_batch_size": 16}/' "$scratch/cut.json" >"$scratch/pipeline.json"
+expect 0 "live        at most w0 2 micro-batches, " "$tutti" check "$scratch/pipeline.json" --quick
+expect 0 " a step of 8 micro-batches, bubble " "$tutti" check "$scratch/pipeline.json"
+# Partitions that are found, and written back.
+sed 's/"strategy": .*/"strategy": {"type": "ModelParallel", "auto_partition": {"workers": 2},\
+  "communication": {"protocol": "Direct"}} },/' "$file" >"$scratch/auto.json"
+expect 0 'partitions  [{"node_ids":["' "$tutti" check "$scratch/auto.json" --partitions "$scratch/found.json"
+expect 0 "strategy    ModelParallel: 2 partitions, Direct" "$tutti" check "$scratch/found.json" --quick
+expect 0 "moved       not known: partitions are found by measuring" "$tutti" check "$scratch/auto.json" --quick
+expect 2 "--partitions: with --quick nothing is measured" "$tutti" check "$scratch/auto.json" --quick --partitions "$scratch/none.json"
+[[ ! -e $scratch/none.json ]] || { echo "none.json was written"; failures=$((failures + 1)); }
+expect 2 "is the run file itself" "$tutti" check "$scratch/auto.json" --partitions "$scratch/auto.json"
+expect 1 "cannot write" "$tutti" check "$scratch/auto.json" --partitions "$scratch/nowhere/found.json"
 # Workers that the file lists: what no partition has is the first one's.
 sed 's/{"node_ids": \["flat", "hidden"\],/{"node_ids": ["hidden"],/; s/^{ "seed"/{ "workers": [{"id": "w9"}, {"id": "w0"}, {"id": "w1", "tags": ["big"]}], "seed"/' \
   "$scratch/cut.json" >"$scratch/listed.json"

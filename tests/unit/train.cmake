@@ -3,7 +3,7 @@ if(TUTTI_WITH_TORCH)
   tutti_test(unit/train_tests LINKS tutti_train TORCH
              SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/model_parallel_test.cpp
                      unit/model_parallel_faults_test.cpp unit/model_parallel_graphs_test.cpp
-                     unit/model_parallel_replicas_test.cpp unit/trainer_test.cpp)
+                     unit/model_parallel_replicas_test.cpp unit/pipeline_forecast_test.cpp unit/trainer_test.cpp)
   target_compile_definitions(unit_train_tests PRIVATE TUTTI_VECTORS="${CMAKE_CURRENT_SOURCE_DIR}/vectors")
   if(NOT TUTTI_SANITIZE)
     foreach(script train_command_test.sh train_examples_test.sh train_files_test.sh)
@@ -14,7 +14,8 @@ if(TUTTI_WITH_TORCH)
     # What the examples reach, as a whole; convolutions and workers that wait for each other take longer.
     foreach(case "train_accuracy;fashion_mnist=88;unit" "train_accuracy_long;fashion_mnist_cnn=91;unit;long"
             "train_accuracy_pipeline;pipeline=88;unit;long" "train_accuracy_branches;branches=88;unit;long"
-            "train_accuracy_hybrid;hybrid=88;unit;long")
+            "train_accuracy_hybrid;hybrid=88;unit;long" "train_accuracy_auto_partition;auto_partition=88;unit;long"
+            "train_accuracy_data_store;data_store=88;unit;long")
       list(POP_FRONT case name reaches)
       add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/train_examples_test.sh $<TARGET_FILE:tutti> ${reaches})
       set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS "${case}" TIMEOUT 1800)

@@ -399,7 +399,7 @@ TEST(TrainingStrategyRefuses, WrongPartitions) {
            "partitions": [{"node_ids": ["a"], "target": {"WorkerId": "w0"}}]})",
        "auto_partition: it finds partitions, and there are some; expected one of the two"},
       {R"({"type": "ModelParallel", "communication": {"protocol": "DataStore", "path": @""}, "auto_partition": {"workers": 2}})",
-       "communication.path: expected a string that is not empty"},
+       "communication.path: expected a string that is not empty, found \"\""},
       {with_partitions("@{}"), "partitions: expected an array, found an empty object"},
       {with_partitions("@[]"), "partitions: expected at least one partition, found an empty array"},
       {with_partitions(R"([@"a"])"), "partitions[0]: expected an object, found \"a\""},
@@ -640,7 +640,7 @@ TEST(TrainingStrategy, IsValidatedAsJsonIs) {
       {two_replicas(Decentralized{static_cast<Topology>(99)}),
        "DataParallel: aggregation.topology: expected one of \"ring\", \"complete\", \"exponential\", \"torus\" or "
        "\"random\", found 99"},
-      {ModelParallel{}, "ModelParallel: partitions: expected at least one partition, found an empty array"},
+      {ModelParallel{}, "ModelParallel: missing key \"partitions\""},
       {ModelParallel{{Partition{}}},
        "ModelParallel: partitions[0].node_ids: expected at least one node id, found an empty array"},
       {ModelParallel{{Partition{.node_ids = {"a"}, .target = {}}}},

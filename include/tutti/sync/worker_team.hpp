@@ -30,10 +30,14 @@ class WorkerTeam {
   // PeerError late, naming the workers, where some are not through by the deadline; every later call says so at once,
   // because nobody can tell when they will be.
   void run(const std::function<void(int)>& f, Duration deadline = kDefaultDeadline);
+  // The same on all workers but the caller, who sleeps meanwhile and leaves his core to them.
+  void run_others(const std::function<void(int)>& f, Duration deadline = kDefaultDeadline);
   // Some have missed a deadline, and may still be at work.
   bool is_stuck() const;
 
  private:
+  void finish(Deadline end, int looks);
+
   struct State;
   std::shared_ptr<State> state_;
 };

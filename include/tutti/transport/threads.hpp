@@ -16,6 +16,9 @@ namespace tutti {
 struct ThreadsOptions {
   // false: ranks keep to messages, as if they were processes of one host: no shared board, no view of a payload.
   bool shared_memory = true;
+  // false: for ranks that wait long for each other and seldom; who waits sleeps soon, and leaves the cores to the
+  // others.
+  bool waits_awake = true;
 };
 
 // One transport per rank. Zero ranks or fewer is a UsageError.
