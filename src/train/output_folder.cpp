@@ -64,10 +64,11 @@ void OutputFolder::open() {
 std::optional<fs::path> OutputFolder::begin_anew(const std::optional<fs::path>& in_use) {
   if (CheckpointFolder(checkpoints(), {}).files().empty()) return std::nullopt;
   fs::path plain = path_;
-  if (!plain.has_filename()) plain = plain.parent_path();  // "runs/first/"
+  if (!plain.has_filename()) plain = plain.parent_path();   // "runs/first/"
+  if (fs::is_symlink(plain)) plain = fs::canonical(plain);  // beside it is the same disk
   // An earlier run is there for as long as its checkpoints are, so that these go last.
   std::vector<fs::path> names;
-  const fs::path used = in_use ? in_use->lexically_relative(fs::absolute(plain).lexically_normal()) : fs::path();
+  const fs::path used = in_use ? fs::weakly_canonical(*in_use).lexically_relative(fs::canonical(plain)) : fs::path();
   const fs::path kept = used.empty() ? fs::path() : *used.begin();
   for (const fs::directory_entry& entry : fs::directory_iterator(plain)) {
     const fs::path name = entry.path().filename();

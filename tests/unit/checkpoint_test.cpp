@@ -147,6 +147,38 @@ TEST(OutputFolder, PutsARunAsideUnderTheNextFreeName) {
   }
 }
 
+// What somebody is using stays where it is; all else goes, whatever it is.
+TEST(OutputFolder, LeavesWhatIsInUse) {
+  const testing::ScratchFolder scratch;
+  OutputFolder folder(scratch / "run");
+  (void)CheckpointFolder(folder.checkpoints(), {}).write(checkpoint_at(1));
+  std::filesystem::create_directories(scratch / "run/store/deep");
+  std::filesystem::create_directories(scratch / "run/notes");
+  (void)scratch.write("run/store/deep/used", "x");
+  (void)scratch.write("run/notes/mine", "x");
+  (void)scratch.write("run/run.json", "{}");
+  EXPECT_EQ(folder.begin_anew(scratch / "run/store/deep"), scratch / "run.1");
+  EXPECT_TRUE(std::filesystem::exists(scratch / "run/store/deep/used"));
+  for (const char* name : {"notes/mine", "run.json", "checkpoints"}) {
+    EXPECT_TRUE(std::filesystem::exists(scratch / "run.1" / name)) << name;
+    EXPECT_FALSE(std::filesystem::exists(scratch / "run" / name)) << name;
+  }
+  // And still one run's at a time.
+  EXPECT_NE(testing::usage_error([&] { const OutputFolder other(scratch / "run"); }), "");
+}
+
+// A link to a folder, on another disk perhaps, stays one.
+TEST(OutputFolder, IsALinkToAFolder) {
+  const testing::ScratchFolder scratch;
+  std::filesystem::create_directories(scratch / "disk/run");
+  std::filesystem::create_directory_symlink(scratch / "disk/run", scratch / "link");
+  OutputFolder folder(scratch / "link");
+  (void)CheckpointFolder(folder.checkpoints(), {}).write(checkpoint_at(1));
+  EXPECT_EQ(folder.begin_anew(), scratch / "disk/run.1");
+  EXPECT_TRUE(std::filesystem::is_symlink(scratch / "link"));
+  EXPECT_THAT(steps_in(CheckpointFolder(scratch / "disk/run.1/checkpoints", {})), ElementsAre(1));
+}
+
 TEST(OutputFolder, IsNoFile) {
   const testing::ScratchFolder scratch;
   const std::filesystem::path file = scratch.write("file", "x");

@@ -1,5 +1,6 @@
 // Model-parallel runs: graphs drawn at random and cut at random learn what one worker learns.
 #include <cmath>
+#include <map>
 
 #include <gtest/gtest.h>
 #include <tutti/nn/tensor_set.hpp>
@@ -28,6 +29,51 @@ TEST(ModelParallel, LearnsTheSameBitsDirectlyHoweverTheGraphIsCut) {
       EXPECT_EQ(losses_of(cut), losses_of(whole)) << what << "\n" << parts["graph"].dump(1);
       expect_same_arrays(whole.result.last_checkpoint, cut.result.last_checkpoint, what);
       if (HasFailure()) return;
+    }
+  }
+}
+
+// Between threads, as between processes that share nothing else (tests/fault/data_store_test.sh).
+TEST(ModelParallel, LearnsTheSameBitsThroughFiles) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const ScratchFolder scratch;
+    RandomStream draws({seed, 11});
+    const Json document = random_run(draws, scratch / "whole");
+    const Trained whole = train_small(read_small(document));
+    Json store{{"protocol", "DataStore"}};
+    if (seed % 2 == 0) store["path"] = (scratch / "deep/store").string();
+    const Json parts = cut_run(document, draws, 2 + static_cast<int>(draws.below(2)), store, scratch / "cut");
+    const Trained cut = train_small(read_small(parts));
+    EXPECT_EQ(losses_of(cut), losses_of(whole)) << "seed " << seed;
+    expect_same_arrays(whole.result.last_checkpoint, cut.result.last_checkpoint, fmt::format("seed {}", seed));
+    EXPECT_FALSE(std::filesystem::exists(scratch / "deep"));
+    EXPECT_FALSE(std::filesystem::exists(scratch / "cut/store"));
+  }
+}
+
+// Every task of every worker, and no stage before that which it waits for.
+TEST(ModelParallel, TellsWhatEachWorkerDidWhen) {
+  for (const int processes : {1, 2}) {
+    const ScratchFolder scratch;
+    Json document = small_run(scratch / "run");
+    document["graph"]["strategy"] = Json::parse(
+        R"({"type": "ModelParallel", "partitions": [{"node_ids": ["hidden"], "target": {"WorkerId": "w0"}},
+                                                    {"node_ids": ["body", "logits"], "target": {"WorkerId": "w1"}}]})");
+    document["graph"]["strategy"]["communication"] = pipeline(5);
+    document["train"] = {{"steps", 1}};
+    const Trained trained = train_small(read_small(document), {.processes = processes, .trace = true});
+    std::map<std::pair<int, std::string>, event::SpanEnded> spans;
+    for (const auto& span : trained.told->of<event::SpanEnded>()) spans[{span.rank, span.name}] = span;
+    for (const int worker : {0, 1}) {
+      for (const char* name : {"forward 0", "forward 1", "backward 0", "backward 1", "agree", "update"}) {
+        ASSERT_TRUE(spans.contains({worker, name})) << worker << ", " << name;
+        EXPECT_LE(spans[std::pair(worker, std::string(name))].begin, spans[std::pair(worker, std::string(name))].end);
+      }
+    }
+    const auto at = [&](int worker, const std::string& name) { return spans[{worker, name}]; };
+    for (const std::string micro_batch : {"0", "1"}) {
+      EXPECT_LE(at(0, "forward " + micro_batch).end, at(1, "forward " + micro_batch).begin);
+      EXPECT_LE(at(1, "backward " + micro_batch).end, at(0, "backward " + micro_batch).begin);
     }
   }
 }
