@@ -178,15 +178,17 @@ constexpr std::size_t kTrialsOfThreads = 3;
 std::string memory_of(const RunDocument& source, const Run& run, const Footprint& footprint, std::string& problem) {
   const std::string least = fmt::format("at least {}", format_bytes(footprint.total()));
   if (why_not_trainable(run, 1)) return least + " (not tried: nothing carries this strategy out yet)";
-  constexpr std::int64_t kMostReplicas = 256;
-  if (footprint.replicas > kMostReplicas)
-    return fmt::format("{} (not tried with {} replicas)", least, footprint.replicas);
+  constexpr std::int64_t kMostThreads = 256;
+  const bool is_cut = std::holds_alternative<strategy::ModelParallel>(run.graph.effective_strategy());
+  const std::int64_t threads = is_cut ? std::ssize(run.workers) : footprint.replicas;
+  if (threads > kMostThreads)
+    return fmt::format("{} (not tried with {} {})", least, threads, is_cut ? "workers" : "replicas");
   const auto available = static_cast<double>(available_memory());
   if (footprint.total() + footprint.values > 0.5 * available)
     return fmt::format("{} ({} are left on this machine, so it was not tried)", least, format_bytes(available));
   Signals signals;
   try {
-    std::vector<double> tried(footprint.replicas > 1 ? kTrialsOfThreads : 1);
+    std::vector<double> tried(threads > 1 ? kTrialsOfThreads : 1);
     for (double& bytes : tried) {
       std::vector<std::string> words = source.arguments();
       words.insert(words.begin(), {own_path(), "check", "--trial"});
@@ -226,7 +228,9 @@ void run_check(Arguments arguments) {
   if (!line.parse(arguments)) return;
   Run run = source.read();
   if (is_trial) return print_trial(run);
-  if (!partitions.empty() && is_quick && wants_partitions(run))
+  if (!partitions.empty() && !wants_partitions(run))
+    throw UsageError("--partitions: none are looked for: the strategy is not ModelParallel with auto_partition");
+  if (!partitions.empty() && is_quick)
     throw UsageError("--partitions: with --quick nothing is measured, so that none are found");
   std::error_code problem;
   for (const auto& [option, file] : {std::pair("--dot", picture), std::pair("--partitions", partitions)}) {
@@ -255,7 +259,9 @@ void run_check(Arguments arguments) {
   print_summary(run, footprint, memory);
   if (is_cut && !wants_partitions(run)) fmt::print("{}", tell_pipeline(run, forecast_pipeline(run, costs)));
   if (are_found) fmt::print("partitions  {}\n", to_json(run.graph.effective_strategy()).at("partitions").dump());
-  if (!partitions.empty() && failure.empty()) write_file(partitions, run.resolved->dump(2) + "\n");
+  if (!partitions.empty() && !are_found && failure.empty())
+    failure = "--partitions: there is not the memory to measure what the nodes cost, so that none were found";
+  if (!partitions.empty() && are_found) write_file(partitions, run.resolved->dump(2) + "\n");
   for (const std::string& warning : run.warnings) fmt::print(stderr, "tutti: warning: {}\n", warning);
   if (!failure.empty()) throw Error(failure);
 }

@@ -36,7 +36,8 @@ std::unique_ptr<Transport> meet(const ProcessPlace& place, const std::optional<M
                       .is_own_folder = folder->is_own,
                       .rank = place.rank,
                       .size = place.size,
-                      .heartbeat = place.heartbeat.value_or(kDefaultHeartbeat)});
+                      .heartbeat = place.heartbeat.value_or(kDefaultHeartbeat),
+                      .deadline = folder->deadline});
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ void run_train(Arguments arguments) {
   line.flag("--json", request.json, "tell what happens as JSON, an object on a line").excludes(quiet);
   if (!line.parse(arguments)) return;
 
-  const Interruption interruption;
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is told may go; the run goes on
+  std::optional<Interruption> interruption;  // until there is a run that it could end well, it ends the program
+  std::signal(SIGPIPE, SIG_IGN);             // whoever reads what is told may go; the run goes on
   std::optional<Run> run;
   const auto prepare = [&] {
     if (!request.trace.empty()) {
@@ -113,12 +113,13 @@ void run_train(Arguments arguments) {
   };
   bool is_interrupted = false;
   const auto train_it = [&](Communicator* world) {
+    interruption.emplace();
     const bool speaks = world == nullptr || world->rank() == Rank{0};
     const TrainResult result = train(*run, speaks ? observers(*run, request) : Events(),
                                      {.world = world,
                                       .resume = request.resume,
                                       .from = request.from,
-                                      .is_interrupted = [&] { return interruption.is_wanted(); },
+                                      .is_interrupted = [&] { return interruption->is_wanted(); },
                                       .trace = !request.trace.empty()});
     if (speaks) tell_result(result, request, source);
     is_interrupted = result.reason == Reason::interrupted;
@@ -129,7 +130,7 @@ void run_train(Arguments arguments) {
     const auto store = run ? data_store_of(*run) : std::nullopt;
     if (!store) return std::nullopt;
     if (own_place()->rank == Rank{0}) above_store.emplace(store->path.parent_path());
-    return MeetingFolder{.path = store->path, .is_own = store->is_own};
+    return MeetingFolder{.path = store->path, .is_own = store->is_own, .deadline = run->train.deadline};
   };
   try {
     run_with_processes({.prepare = prepare, .meets_in = meets_in, .work = train_it});
@@ -137,7 +138,7 @@ void run_train(Arguments arguments) {
     throw Ended{0};  // the exit code of the job is that of the process that tells
   }
   // As a shell tells it where a signal ended a program; another process may have got it.
-  if (is_interrupted) throw Ended{128 + (interruption.is_wanted() ? interruption.signal() : SIGINT)};
+  if (is_interrupted) throw Ended{128 + (interruption->is_wanted() ? interruption->signal() : SIGINT)};
 }
 
 }  // namespace tutti::cli

@@ -48,6 +48,8 @@ class Loads {
 
   const std::vector<int>& worker_of() const { return worker_of_; }
   double busiest() const { return *std::ranges::max_element(loads_); }
+  // All that is moved counts at both ends, so that the rest of it is a matter of traffic.
+  double all() const { return std::accumulate(loads_.begin(), loads_.end(), 0.0); }
   // The less, the better: first what the busiest has to do, then how evenly the rest is shared out.
   std::pair<double, double> score() const {
     const double squares = std::inner_product(loads_.begin(), loads_.end(), loads_.begin(), 0.0);
@@ -88,9 +90,11 @@ class Exhaustive {
 
  private:
   void place(std::size_t node, int used) {
-    if (loads_.busiest() >= bound_) return;  // more nodes only add to it
+    if (loads_.busiest() > bound_) return;  // more nodes only add to it
     if (node == problem_.costs.size()) {
+      if (loads_.busiest() == bound_ && loads_.all() >= least_) return;
       bound_ = loads_.busiest();
+      least_ = loads_.all();
       best_ = loads_.worker_of();
       return;
     }
@@ -104,6 +108,7 @@ class Exhaustive {
   const PartitionProblem& problem_;
   Loads loads_;
   double bound_ = std::numeric_limits<double>::infinity();
+  double least_ = std::numeric_limits<double>::infinity();
   std::vector<int> best_;
 };
 
@@ -126,6 +131,9 @@ void improve(const PartitionProblem& problem, Loads& loads) {
   const std::size_t nodes = problem.costs.size();
   constexpr std::size_t kMostExchanged = 400;  // of more nodes there are too many pairs
   constexpr int kMostRounds = 50;
+  // What a move costs grows with the workers. So many of them take about a second.
+  constexpr std::int64_t kMostWork = 50'000'000;
+  std::int64_t left = kMostWork / problem.workers;
   auto score = loads.score();
   const auto is_better = [](const std::pair<double, double>& one, const std::pair<double, double>& other) {
     const double least = other.first * (1 - 1e-9);
@@ -135,7 +143,7 @@ void improve(const PartitionProblem& problem, Loads& loads) {
   for (int round = 0; round < kMostRounds && goes_on; ++round) {
     goes_on = false;
     for (std::size_t node = 0; node < nodes; ++node) {
-      for (int worker = 0; worker < problem.workers; ++worker) {
+      for (int worker = 0; worker < problem.workers && left-- > 0; ++worker) {
         const int before = loads.worker_of()[node];
         if (worker == before) continue;
         loads.move(node, worker);
@@ -147,9 +155,9 @@ void improve(const PartitionProblem& problem, Loads& loads) {
         }
       }
     }
-    if (goes_on || nodes > kMostExchanged) continue;
+    if (goes_on || nodes > kMostExchanged || left <= 0) continue;
     for (std::size_t a = 0; a < nodes; ++a) {
-      for (std::size_t b = a + 1; b < nodes; ++b) {
+      for (std::size_t b = a + 1; b < nodes && left-- > 0; ++b) {
         const int of_a = loads.worker_of()[a];
         const int of_b = loads.worker_of()[b];
         if (of_a == of_b) continue;

@@ -117,7 +117,7 @@ constexpr auto kFields<Pipeline> = std::tuple(field("micro_batch_size", &Pipelin
                                                     from_one_to(kMaxInt)),
                                               own("schedule", &Pipeline::schedule));
 template <>
-constexpr auto kFields<AutoPartition> = std::tuple(field("workers", &AutoPartition::workers, from_one_to(65'536)));
+constexpr auto kFields<AutoPartition> = std::tuple(field("workers", &AutoPartition::workers, from_one_to(1024)));
 template <>
 constexpr auto kFields<ModelParallel> = std::tuple(own("auto_partition", &ModelParallel::auto_partition),
                                                    own("partitions", &ModelParallel::partitions, ListOf{"partition"}),

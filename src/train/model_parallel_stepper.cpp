@@ -214,13 +214,21 @@ class ModelParallelStepper final : public Stepper {
       return;
     }
     mine_->above_store.emplace(store->path.parent_path());
+    const auto join = [&](int worker, const std::function<void()>& on_call = {}) {
+      return join_folder({.folder = store->path,
+                          .is_own_folder = store->is_own,
+                          .rank = Rank{worker},
+                          .size = count,
+                          .deadline = run_->train.deadline,
+                          .on_call = on_call});
+    };
+    // The others come when the first one has the folder: otherwise they would come to another job that has it.
     std::vector<std::future<std::unique_ptr<Transport>>> joining;
-    for (int worker = 0; worker < count; ++worker) {
-      joining.push_back(
-          std::async(std::launch::async, join_folder,
-                     JoinFolderOptions{
-                         .folder = store->path, .is_own_folder = store->is_own, .rank = Rank{worker}, .size = count}));
-    }
+    const auto call_others = [&] {
+      for (int worker = 1; worker < count; ++worker)
+        joining.push_back(std::async(std::launch::async, [&join, worker] { return join(worker); }));
+    };
+    mine_->worlds.emplace_back(join(0, call_others), options);
     for (auto& transport : joining) mine_->worlds.emplace_back(transport.get(), options);
     for (Communicator& world : mine_->worlds) mine_->channels.push_back(make_transport_channel(world.transport()));
   }
@@ -270,11 +278,13 @@ class ModelParallelStepper final : public Stepper {
     std::vector<std::string> who;
     for (const Rank member : late.ranks()) {
       const int worker = member.value - 1 + (world_ == nullptr ? 0 : world_->rank().value);
-      if (member.value > 0) who.push_back(plan_->cut().workers[static_cast<std::size_t>(worker)].id);
+      if (member.value == 0) continue;
+      const std::string on = mine_->workers[static_cast<std::size_t>(member.value - 1)]->at_work_on();
+      who.push_back(fmt::format("worker '{}' is late{}{}", plan_->cut().workers[static_cast<std::size_t>(worker)].id,
+                                on.empty() ? "" : " with ", on));
     }
-    const std::string sentence =
-        fmt::format("worker '{}' is late: it has not ended its part within {} s", fmt::join(who, "', '"),
-                    std::chrono::duration<double>(run_->train.deadline).count());
+    const std::string sentence = fmt::format("{}: it has not ended its part within {} s", fmt::join(who, ", "),
+                                             std::chrono::duration<double>(run_->train.deadline).count());
     if (world_ != nullptr && !world_->broken()) world_->cancel(sentence);
     for (const auto& channel : mine_->channels) channel->give_up();
     failures.rethrow();

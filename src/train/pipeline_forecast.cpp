@@ -41,14 +41,23 @@ std::vector<LiveActivations> live_of(const Run& run, const PipelinePlan& plan, c
   const double rows = static_cast<double>(plan.micro_batch_rows(run.data.batch_size));
   std::vector<LiveActivations> live(order.size());
   for (std::size_t w = 0; w < order.size(); ++w) {
-    LiveActivations now;
+    std::multiset<std::int64_t> under_way;  // micro-batches, as often as there are stages that have begun them
+    std::set<std::int64_t> different;
+    double bytes = 0;
     for (const StageTask& task : order[w]) {
       if (!plan.stages().stages[task.stage].has_backward) continue;
-      const double sign = task.pass == Pass::forward ? 1 : -1;
-      now.micro_batches += static_cast<std::int64_t>(sign);
-      now.bytes += sign * rows * bytes_kept(run, plan, task.stage);
-      live[w].micro_batches = std::max(live[w].micro_batches, now.micro_batches);
-      live[w].bytes = std::max(live[w].bytes, now.bytes);
+      const double its = rows * bytes_kept(run, plan, task.stage);
+      if (task.pass == Pass::forward) {
+        under_way.insert(task.micro_batch);
+        different.insert(task.micro_batch);
+        bytes += its;
+      } else {
+        under_way.erase(under_way.find(task.micro_batch));
+        if (!under_way.contains(task.micro_batch)) different.erase(task.micro_batch);
+        bytes -= its;
+      }
+      live[w].micro_batches = std::max(live[w].micro_batches, std::ssize(different));
+      live[w].bytes = std::max(live[w].bytes, bytes);
     }
   }
   return live;

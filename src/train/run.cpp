@@ -99,17 +99,7 @@ std::vector<std::size_t> match_inputs(const JsonValue& inputs, const Graph& grap
 
 // Nodes whose parameters the loss, which is of the first output, does not depend on.
 void warn_of_what_is_not_trained(const Graph& graph, std::vector<std::string>& warnings) {
-  const std::size_t inputs = graph.inputs().size();
-  std::vector<bool> is_reached(graph.nodes().size());
-  std::vector<std::size_t> left{graph.outputs().front().value};
-  while (!left.empty()) {
-    const std::size_t value = left.back();
-    left.pop_back();
-    if (value < inputs || is_reached[value - inputs]) continue;
-    is_reached[value - inputs] = true;
-    const std::vector<std::size_t>& before = graph.nodes()[value - inputs].inputs;
-    left.insert(left.end(), before.begin(), before.end());
-  }
+  const std::vector<bool> is_reached = nodes_before_loss(graph);
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const GraphNode& node = graph.nodes()[i];
     const bool has_free = std::ranges::any_of(
@@ -123,13 +113,15 @@ void warn_of_what_is_not_trained(const Graph& graph, std::vector<std::string>& w
 // What a pipeline computes otherwise than one worker would.
 void warn_of_micro_batches(const Graph& graph, std::vector<std::string>& warnings) {
   const auto* cut = std::get_if<strategy::ModelParallel>(&graph.effective_strategy());
-  const auto* pipeline = cut == nullptr ? nullptr : std::get_if<strategy::Pipeline>(&cut->communication);
-  if (pipeline == nullptr) return;
+  if (cut == nullptr) return;
+  const auto* pipeline = std::get_if<strategy::Pipeline>(&cut->communication);
   for (const GraphNode& node : graph.nodes()) {
-    if (node.op == "batch_norm")
-      warnings.push_back(
-          fmt::format("the node '{}' (batch_norm) takes its statistics over the {} rows of a micro-batch", node.path,
-                      pipeline->micro_batch_size));
+    const auto* replicated = std::get_if<strategy::DataParallel>(&graph.effective_strategy(node.path));
+    if (node.op != "batch_norm" || (pipeline == nullptr && replicated == nullptr)) continue;
+    const std::string rows =
+        pipeline == nullptr ? "a batch" : fmt::format("the {} rows of a micro-batch", pipeline->micro_batch_size);
+    warnings.push_back(fmt::format("the node '{}' (batch_norm) takes its statistics over {}{}", node.path,
+                                   replicated == nullptr ? "" : "a replica's share of ", rows));
   }
 }
 
@@ -263,6 +255,20 @@ std::vector<Worker> read_workers(const JsonValue& run, const Graph& graph) {
   return workers;
 }
 
+// The run has files of its own there.
+void refuse_taken_folder(const JsonValue& strategy, const DataStoreFolder& store, const std::filesystem::path& output) {
+  const auto whole = [](const std::filesystem::path& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path) / "");
+  };
+  const std::filesystem::path within = whole(store.path).lexically_relative(whole(output));
+  const std::filesystem::path first = within.empty() ? std::filesystem::path() : *within.begin();
+  if (first != "." && first != "checkpoints") return;
+  throw strategy.at("communication")
+      .at("path")
+      .error(fmt::format("expected a folder of its own, found {}",
+                         first == "." ? "the output folder" : "that of the checkpoints, or one in it"));
+}
+
 // What a strategy wants of the rest.
 void check_strategy(const JsonValue& value, const Run& run) {
   const std::int64_t rows = run.data.batch_size;
@@ -277,12 +283,8 @@ void check_strategy(const JsonValue& value, const Run& run) {
       throw place.error(
           fmt::format("expected the {} rows of a micro-batch, found {}", pipeline->micro_batch_size, rows));
     const JsonValue strategy = value.at("graph").at("strategy");
-    const auto is_same_folder = [](const std::filesystem::path& one, const std::filesystem::path& other) {
-      return std::filesystem::weakly_canonical(std::filesystem::absolute(one)) ==
-             std::filesystem::weakly_canonical(std::filesystem::absolute(other));
-    };
-    if (const auto store = data_store_of(run); store && is_same_folder(store->path, run.output))
-      throw strategy.at("communication").at("path").error("expected a folder of its own, found the output folder");
+    if (const std::optional<DataStoreFolder> store = data_store_of(run))
+      refuse_taken_folder(strategy, *store, run.output);
     told_at(strategy, [&] { (void)cut_graph(run.graph, *parallel, run.workers); });
     for (const Subgraph& subgraph : run.graph.subgraphs()) {
       if (parallel->auto_partition.workers == 0 || subgraph.path.empty() || !subgraph.strategy) continue;

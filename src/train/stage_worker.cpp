@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numeric>
 #include <span>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <tutti/base/assert.hpp>
 #include <tutti/collective/collectives.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/rows.hpp>
@@ -21,6 +23,7 @@ namespace {
 
 // Tags of a step: what it is, and of which micro-batch.
 constexpr int kBitsOfMicroBatch = 31;
+
 // Those rows of a tensor that another stage has, too, in its order.
 torch::Tensor rows_for(const torch::Tensor& tensor, const std::vector<std::int64_t>& places) {
   return tensor.index_select(0, torch::tensor(places));
@@ -41,6 +44,26 @@ torch::Tensor own_gradient(const torch::Tensor& parameter, torch::Tensor gradien
   const bool is_alike = gradient.strides() == parameter.strides() && gradient.scalar_type() == parameter.scalar_type();
   if (is_alike && gradient.use_count() == 1 && gradient.storage().use_count() == 1) return gradient;
   return torch::empty_like(parameter, parameter.options().requires_grad(false)).copy_(gradient.detach());
+}
+
+// What somebody's code throws is told with where that was.
+template <typename F>
+auto told_with(const std::string& where, const F& f) {
+  const auto sentence = [&](const std::exception& error) {
+    const std::string why = error.what();  // of libtorch's, with a trace behind it
+    return fmt::format("{}: {}", where, why.substr(0, why.find('\n')));
+  };
+  try {
+    return f();
+  } catch (const PeerError&) {  // batch norm over all ranks
+    throw;
+  } catch (const UsageError& error) {
+    throw UsageError(sentence(error));
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(sentence(error));
+  }
 }
 
 DataRows rows_from(const DataRows& data, std::int64_t first, std::int64_t count, const CutStage& stage) {
@@ -86,15 +109,28 @@ const std::string& StageWorker::id_of(int worker) const {
   return plan_->cut().workers[static_cast<std::size_t>(worker)].id;
 }
 
-// The first node of the stage that it comes to last.
-std::size_t StageWorker::last_node_of(int worker) const {
-  std::size_t last = 0;
+// The first node of the stage that it comes to last; none where it has none.
+std::optional<std::size_t> StageWorker::last_node_of(int worker) const {
+  std::optional<std::size_t> last;
   for (const CutStage& one : plan_->cut().stages) {
     if (one.worker == worker) last = one.nodes.front();
   }
-  if (is_evaluating_ || orders_.empty()) return last;
-  const std::vector<StageTask>& tasks = orders_.rbegin()->second[static_cast<std::size_t>(worker)];
+  const auto order = orders_.find(plan_->micro_batches(std::max<std::int64_t>(batch_rows_, 1)));
+  if (is_evaluating_ || order == orders_.end()) return last;
+  const std::vector<StageTask>& tasks = order->second[static_cast<std::size_t>(worker)];
   return tasks.empty() ? last : stage(tasks.back().stage).nodes.front();
+}
+
+std::string StageWorker::nodes_of(std::size_t number) const {
+  const std::vector<std::size_t>& nodes = stage(number).nodes;
+  const auto path = [&](std::size_t node) { return run_->graph.nodes()[node].path; };
+  return nodes.size() == 1 ? fmt::format("the node '{}'", path(nodes.front()))
+                           : fmt::format("the nodes '{}' to '{}'", path(nodes.front()), path(nodes.back()));
+}
+
+std::string StageWorker::at_work_on() const {
+  const std::size_t number = at_stage_.load();
+  return number == kNoStage ? "" : nodes_of(number);
 }
 
 void StageWorker::fill(const ParameterSet& weights) { fill_module(weights, *module_); }
@@ -138,7 +174,9 @@ void StageWorker::run_tasks(const WorkerBatch& batch) {
   if (order == orders_.end()) order = orders_.emplace(micro_batches, plan_->order(micro_batches)).first;
   for (const StageTask& task : order->second[static_cast<std::size_t>(options_.worker)]) {
     if (own_rows(task) == 0) continue;
+    at_stage_ = task.stage;
     task.pass == Pass::forward ? forward(task, batch) : backward(task, batch);
+    at_stage_ = kNoStage;
   }
 }
 
@@ -366,8 +404,10 @@ void StageWorker::backward(const StageTask& task, const WorkerBatch& batch) {
   torch::autograd::variable_list gradients(wanted.size());
   if (!roots.empty() && !wanted.empty()) {
     options_.ground->aside([&] {
-      gradients = torch::autograd::grad(roots, wanted, given, /*retain_graph=*/false, /*create_graph=*/false,
-                                        /*allow_unused=*/true);
+      gradients = told_with("backward through " + nodes_of(task.stage), [&] {
+        return torch::autograd::grad(roots, wanted, given, /*retain_graph=*/false, /*create_graph=*/false,
+                                     /*allow_unused=*/true);
+      });
     });
   }
   roots.clear();
@@ -540,6 +580,7 @@ void StageWorker::send(int to, std::uint64_t tag, const torch::Tensor& tensor) {
 torch::Tensor StageWorker::receive(int from, std::uint64_t tag, std::size_t node) {
   if (from == options_.worker) {
     const auto found = here_.find(tag);
+    TUTTI_ASSERT(found != here_.end());
     torch::Tensor tensor = std::move(found->second);
     here_.erase(found);
     return tensor;
@@ -564,11 +605,12 @@ void StageWorker::throw_wait(const Awaited& what, const PeerError& error) const 
     wait = options_.channel.last_in_line(what);
   else if (!error.ranks().empty() && error.ranks().front().value != what.from)
     wait.what = {.from = error.ranks().front().value};
-  const std::size_t node = wait.what.node.value_or(last_node_of(wait.what.from));
+  const std::optional<std::size_t> node = wait.what.node ? wait.what.node : last_node_of(wait.what.from);
   Failure failure = error.failure();
   failure.ranks = {Rank{wait.what.from}};
-  failure.message = fmt::format("worker '{}' waited for worker '{}' and the node '{}': {}", id_of(wait.by),
-                                id_of(wait.what.from), run_->graph.nodes()[node].path, error.what());
+  failure.message =
+      fmt::format("worker '{}' waited for worker '{}'{}: {}", id_of(wait.by), id_of(wait.what.from),
+                  node ? fmt::format(" and the node '{}'", run_->graph.nodes()[*node].path) : "", error.what());
   throw PeerError(failure);
 }
 

@@ -6,10 +6,12 @@
 //   WorkerReport report = worker.step(batch, is_interrupted);      // all workers
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -83,6 +85,9 @@ class StageWorker {
   std::vector<ParameterSet> gather_states();
   void restore(const ParameterSet& state);
 
+  // What it computes at the moment, for messages: "the nodes 'hidden' to 'act'"; nothing in between. For any thread.
+  std::string at_work_on() const;
+
  private:
   using Clock = std::chrono::steady_clock;
   using SpanKind = event::SpanEnded::Kind;
@@ -104,7 +109,8 @@ class StageWorker {
   };
 
   const std::string& id_of(int worker) const;
-  std::size_t last_node_of(int worker) const;
+  std::optional<std::size_t> last_node_of(int worker) const;
+  std::string nodes_of(std::size_t stage) const;
   const CutStage& stage(std::size_t number) const { return plan_->cut().stages[number]; }
   std::int64_t rows_of(std::int64_t micro_batch) const;
   std::int64_t own_rows(const StageTask& task) const;
@@ -145,6 +151,9 @@ class StageWorker {
   std::vector<double> rates_;
   std::vector<std::size_t> first_part_;  // of each of the plan's parameters, among all parts
   UpdateProgress progress_;
+
+  static constexpr std::size_t kNoStage = std::numeric_limits<std::size_t>::max();
+  std::atomic<std::size_t> at_stage_ = kNoStage;
 
   // Of the step in progress.
   std::int64_t batch_rows_ = 0;

@@ -58,7 +58,9 @@ Evaluation StageWorker::evaluate(const Dataset& rows) {
 
 void StageWorker::evaluate_stage(const StageTask& task, const DataRows& data, std::span<double> sums) {
   GraphPass pass;
+  at_stage_ = task.stage;
   (void)compute(task, take_in(task, data, 0), pass);
+  at_stage_ = kNoStage;
   hand_out(task, pass);
   if (!plan_->has_loss(task.stage)) return;
   const torch::Tensor& output = pass.values[run_->graph.outputs().front().value].whole;

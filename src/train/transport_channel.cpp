@@ -27,6 +27,16 @@ std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+// Whether elements are one and the same in memory, as far as that can be seen.
+bool is_overlapping(const torch::Tensor& tensor) {
+  std::int64_t span = 1;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) == 0) return true;
+    span += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  return tensor.numel() > 0 && span < tensor.numel();
+}
+
 class TransportChannel final : public StageChannel {
  public:
   explicit TransportChannel(Transport& transport) : transport_(transport) {}
@@ -52,7 +62,7 @@ class TransportChannel final : public StageChannel {
       head.dimensions = tensor.dim();
       std::ranges::copy(tensor.sizes(), head.sizes.begin());
       // Where rows are one and the same in memory, there they are not.
-      const bool is_repeated = std::ranges::any_of(tensor.strides(), [](std::int64_t stride) { return stride == 0; });
+      const bool is_repeated = is_overlapping(tensor);
       std::ranges::copy((is_repeated ? one.tensor : tensor).strides(), head.strides.begin());
     }
     static_assert(sizeof(TensorHead) <= kEagerBytes);  // copied, so that nobody waits for it

@@ -172,6 +172,7 @@ class Meeting {
   Meeting(const JoinFolderOptions& options, Deadline deadline)
       : self_{.rank = options.rank, .number = draw_number(), .size = options.size, .boot = boot_identity()},
         is_own_folder_(options.is_own_folder),
+        on_call_(options.on_call),
         deadline_(deadline) {
     // The program may change its working folder.
     stay_->folder.path = std::filesystem::absolute(options.folder);
@@ -216,6 +217,7 @@ class Meeting {
     if (::mkdir(made.c_str(), 0777) != 0) throw system_error("make", made, errno);
     stay_->attendance.emplace(made, self_);
     stay_->call.emplace(LockedFile::publish(folder() / kCall, number));
+    if (on_call_) on_call_();
   }
 
   // What killed jobs left. Where somebody is still in a session, it is let be, and that one removes it.
@@ -376,6 +378,7 @@ class Meeting {
 
   const Attendant self_;
   const bool is_own_folder_;
+  const std::function<void()> on_call_;
   const Deadline deadline_;
   const std::shared_ptr<Stay> stay_ = std::make_shared<Stay>();
 };

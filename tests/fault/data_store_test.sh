@@ -140,12 +140,33 @@ kill -KILL "$victim"
 ended
 rm -rf stopped
 
+# Another run in the same folder is refused at once, and the first one goes on.
+start --output twice --set train.steps=2000
+until_it_trains twice || fail "it did not begin"
+began=$SECONDS
+! train --output twice || fail "it was not refused"
+grep -q "is in use\|another run is writing" threads.log || fail "$(<threads.log)"
+((SECONDS - began < 20)) || fail "it took $((SECONDS - began)) s"
+ended
+[[ $code == "0 0 0" ]] || fail "beside another run: ended with $code"
+
+# Who waits for the others can be told to end.
+RANK=0 WORLD_SIZE=3 "$program" train run.json --output alone >rank0.log 2>&1 </dev/null &
+pids=($!)
+for ((i = 0; i < 500; i++)); do [[ -e alone/store/tutti.call ]] && break; sleep 0.02; done
+kill "${pids[0]}"
+began=$SECONDS
+ended
+((SECONDS - began < 5)) || fail "it did not end"
+rm -rf alone
+
 # What is refused.
 refused() {  # <sentence> <path>
   ! train --output mine --set "graph.strategy.communication.path=$2" || fail "not refused: $1"
   grep -qF "$1" threads.log || fail "expected \"$1\", found \"$(<threads.log)\""
 }
 refused "graph.strategy.communication.path: expected a folder of its own, found the output folder" mine
+refused "graph.strategy.communication.path: expected a folder of its own, found that of the checkpoints" mine/checkpoints/store
 touch file
 refused "$PWD/file" file
 refused "cannot make the folder $PWD/file/deep" file/deep/store

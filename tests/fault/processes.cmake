@@ -14,7 +14,7 @@ if(TUTTI_WITH_TORCH AND NOT TUTTI_SANITIZE)
     set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS "${case}" TIMEOUT 1800)
   endforeach()
   add_test(NAME ${TUTTI_TEST_PREFIX}data_store COMMAND ${CMAKE_CURRENT_LIST_DIR}/data_store_test.sh $<TARGET_FILE:tutti>)
-  set_tests_properties(${TUTTI_TEST_PREFIX}data_store PROPERTIES LABELS fault TIMEOUT 300)
+  set_tests_properties(${TUTTI_TEST_PREFIX}data_store PROPERTIES LABELS fault TIMEOUT 600)
   function(tutti_fault_test name script)
     add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/${script}
              $<TARGET_FILE:process_worker> ${ARGN})

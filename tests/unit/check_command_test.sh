@@ -101,6 +101,11 @@ expect 0 "strategy    ModelParallel: 2 partitions, Direct" "$tutti" check "$scra
 expect 0 "moved       not known: partitions are found by measuring" "$tutti" check "$scratch/auto.json" --quick
 expect 2 "--partitions: with --quick nothing is measured" "$tutti" check "$scratch/auto.json" --quick --partitions "$scratch/none.json"
 [[ ! -e $scratch/none.json ]] || { echo "none.json was written"; failures=$((failures + 1)); }
+expect 2 "--partitions: none are looked for" "$tutti" check "$scratch/cut.json" --partitions "$scratch/none.json"
+sed 's/{"id": "act",[^}]*}/{"id": "norm", "op": "batch_norm", "inputs": ["hidden"]}, {"id": "act", "op": "relu", "inputs": ["norm"]}/' \
+  "$scratch/pipeline.json" >"$scratch/norm.json"
+expect 0 "warning: the node 'norm' (batch_norm) takes its statistics over the 16 rows of a micro-batch" \
+  "$tutti" check "$scratch/norm.json" --quick
 expect 2 "is the run file itself" "$tutti" check "$scratch/auto.json" --partitions "$scratch/auto.json"
 expect 1 "cannot write" "$tutti" check "$scratch/auto.json" --partitions "$scratch/nowhere/found.json"
 # Workers that the file lists: what no partition has is the first one's.

@@ -394,7 +394,7 @@ TEST(TrainingStrategyRefuses, WrongPartitions) {
       {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": @2})",
        R"(auto_partition: expected how many workers, as in {"workers": 2}, found 2)"},
       {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": {"workers": @0}})",
-       "auto_partition.workers: expected a whole number from 1 to 65536, found 0"},
+       "auto_partition.workers: expected a whole number from 1 to 1024, found 0"},
       {R"({"type": "ModelParallel", "communication": {"protocol": "Direct"}, "auto_partition": @{"workers": 2},
            "partitions": [{"node_ids": ["a"], "target": {"WorkerId": "w0"}}]})",
        "auto_partition: it finds partitions, and there are some; expected one of the two"},

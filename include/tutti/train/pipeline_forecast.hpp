@@ -34,8 +34,8 @@ std::vector<PipelineTraffic> traffic_of(const Run& run);
 
 // What a worker keeps for backward passes that are still to come, at most.
 struct LiveActivations {
-  std::int64_t micro_batches = 0;  // of all its stages together
-  double bytes = 0;                // inputs of its stages, and what their nodes compute
+  std::int64_t micro_batches = 0;
+  double bytes = 0;  // inputs of its stages, and what their nodes compute
 };
 
 struct PipelineForecast {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include <tutti/base/deadline.hpp>
@@ -30,6 +31,8 @@ struct JoinFolderOptions {
   Duration heartbeat = kDefaultHeartbeat;
   // How long to wait until all have come.
   Duration deadline = kDefaultDeadline;
+  // On rank 0: called when the folder is this job's, and the others can come.
+  std::function<void()> on_call = {};
 };
 
 // All ranks call it; comes back when they have met. A rank that is alone needs no folder, and touches none.
