@@ -36,8 +36,7 @@ std::unique_ptr<Transport> meet(const ProcessPlace& place, const std::optional<M
                       .is_own_folder = folder->is_own,
                       .rank = place.rank,
                       .size = place.size,
-                      .heartbeat = place.heartbeat.value_or(kDefaultHeartbeat),
-                      .deadline = folder->deadline});
+                      .heartbeat = place.heartbeat.value_or(kDefaultHeartbeat)});
 }
 
 }  // namespace

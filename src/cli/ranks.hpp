@@ -37,7 +37,6 @@ void run_on_ranks(const std::vector<int>& counts, const std::function<void(Commu
 struct MeetingFolder {
   std::filesystem::path path = {};
   bool is_own = false;  // the job's, which goes with it
-  Duration deadline = kDefaultDeadline;
 };
 
 // What processes do that a launcher started, or one that is alone.

@@ -130,7 +130,7 @@ void run_train(Arguments arguments) {
     const auto store = run ? data_store_of(*run) : std::nullopt;
     if (!store) return std::nullopt;
     if (own_place()->rank == Rank{0}) above_store.emplace(store->path.parent_path());
-    return MeetingFolder{.path = store->path, .is_own = store->is_own, .deadline = run->train.deadline};
+    return MeetingFolder{.path = store->path, .is_own = store->is_own};
   };
   try {
     run_with_processes({.prepare = prepare, .meets_in = meets_in, .work = train_it});

@@ -219,7 +219,6 @@ class ModelParallelStepper final : public Stepper {
                           .is_own_folder = store->is_own,
                           .rank = Rank{worker},
                           .size = count,
-                          .deadline = run_->train.deadline,
                           .on_call = on_call});
     };
     // The others come when the first one has the folder: otherwise they would come to another job that has it.
