@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <numeric>
 #include <span>
 
@@ -44,26 +43,6 @@ torch::Tensor own_gradient(const torch::Tensor& parameter, torch::Tensor gradien
   const bool is_alike = gradient.strides() == parameter.strides() && gradient.scalar_type() == parameter.scalar_type();
   if (is_alike && gradient.use_count() == 1 && gradient.storage().use_count() == 1) return gradient;
   return torch::empty_like(parameter, parameter.options().requires_grad(false)).copy_(gradient.detach());
-}
-
-// What somebody's code throws is told with where that was.
-template <typename F>
-auto told_with(const std::string& where, const F& f) {
-  const auto sentence = [&](const std::exception& error) {
-    const std::string why = error.what();  // of libtorch's, with a trace behind it
-    return fmt::format("{}: {}", where, why.substr(0, why.find('\n')));
-  };
-  try {
-    return f();
-  } catch (const PeerError&) {  // batch norm over all ranks
-    throw;
-  } catch (const UsageError& error) {
-    throw UsageError(sentence(error));
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw Error(sentence(error));
-  }
 }
 
 DataRows rows_from(const DataRows& data, std::int64_t first, std::int64_t count, const CutStage& stage) {
@@ -175,8 +154,10 @@ void StageWorker::run_tasks(const WorkerBatch& batch) {
   for (const StageTask& task : order->second[static_cast<std::size_t>(options_.worker)]) {
     if (own_rows(task) == 0) continue;
     at_stage_ = task.stage;
+    is_in_backward_ = task.pass == Pass::backward;
     task.pass == Pass::forward ? forward(task, batch) : backward(task, batch);
     at_stage_ = kNoStage;
+    is_in_backward_ = false;
   }
 }
 
@@ -404,10 +385,8 @@ void StageWorker::backward(const StageTask& task, const WorkerBatch& batch) {
   torch::autograd::variable_list gradients(wanted.size());
   if (!roots.empty() && !wanted.empty()) {
     options_.ground->aside([&] {
-      gradients = told_with("backward through " + nodes_of(task.stage), [&] {
-        return torch::autograd::grad(roots, wanted, given, /*retain_graph=*/false, /*create_graph=*/false,
-                                     /*allow_unused=*/true);
-      });
+      gradients = torch::autograd::grad(roots, wanted, given, /*retain_graph=*/false, /*create_graph=*/false,
+                                        /*allow_unused=*/true);
     });
   }
   roots.clear();
@@ -628,8 +607,11 @@ void StageWorker::together(const std::function<void(const Duration& left)>& call
 void StageWorker::fail(const std::exception& error) {
   const auto* of_peer = dynamic_cast<const PeerError*>(&error);
   const std::string why = error.what();
-  const std::string sentence =
-      of_peer != nullptr ? why : fmt::format("worker '{}': {}", id_of(options_.worker), why.substr(0, why.find('\n')));
+  // Forward, what is told names the node already.
+  const std::string where = is_in_backward_ ? fmt::format("backward through {}: ", at_work_on()) : "";
+  const std::string sentence = of_peer != nullptr ? why
+                                                  : fmt::format("worker '{}': {}{}", id_of(options_.worker), where,
+                                                                why.substr(0, why.find('\n')));
   if (!options_.ground->is_gone()) {
     options_.channel.abort({.kind = FailureKind::cancelled, .ranks = {options_.world.rank()}, .message = sentence});
     if (!options_.world.broken()) options_.world.cancel(sentence);

@@ -158,6 +158,7 @@ class StageWorker {
   // Of the step in progress.
   std::int64_t batch_rows_ = 0;
   bool is_evaluating_ = false;
+  bool is_in_backward_ = false;
   std::map<std::int64_t, WorkOrder> orders_;  // by micro-batches
   std::map<std::pair<std::size_t, std::int64_t>, Live> live_;
   std::map<std::uint64_t, torch::Tensor> here_;  // from one of its stages to another
