@@ -5,16 +5,20 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <tutti/data/subset.hpp>
 #include <tutti/train/batch.hpp>
 #include <tutti/train/data_store.hpp>
 #include <tutti/train/footprint.hpp>
 #include <tutti/train/found_partitions.hpp>
 #include <tutti/train/node_costs.hpp>
 
+#include "evaluation_rows.hpp"
 #include "training.hpp"
 
 namespace tutti {
@@ -25,6 +29,7 @@ namespace {
 constexpr int kSteps = 16;
 constexpr int kLeastSteps = 2;
 constexpr std::chrono::seconds kLongEnough{10};
+constexpr std::int64_t kEvaluatedBatches = 8;
 
 double most_resident_bytes() {
   std::ifstream status("/proc/self/status");
@@ -32,6 +37,17 @@ double most_resident_bytes() {
     if (line.starts_with("VmHWM:")) return 1024 * std::stod(line.substr(6));
   }
   throw Error("/proc/self/status does not say VmHWM");
+}
+
+// Some of them at a time, for as long as it may take.
+void evaluate_some(detail::Stepper& stepper, const std::shared_ptr<const Dataset>& rows, std::int64_t at_a_time) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::int64_t first = 0; first < rows->size(); first += at_a_time) {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(std::min(rows->size() - first, at_a_time)));
+    std::iota(numbers.begin(), numbers.end(), first);
+    (void)stepper.evaluate(std::make_shared<SubsetDataset>(rows, std::move(numbers)));
+    if (std::chrono::steady_clock::now() - begin > kLongEnough / 2) return;
+  }
 }
 
 }  // namespace
@@ -60,6 +76,12 @@ double measure_memory(const Run& run) {
     if (step >= kLeastSteps && std::chrono::steady_clock::now() - begin > kLongEnough) break;
     (void)stepper->step(/*is_interrupted=*/false);
   }
+  // What comes between steps: an evaluation, and all that a checkpoint has.
+  for (const std::shared_ptr<const Dataset>& rows : {training.data.validation, training.data.test}) {
+    if (rows) evaluate_some(*stepper, rows, kEvaluatedBatches * detail::rows_at_once(run));
+  }
+  ParameterSet checkpoint;
+  stepper->save(checkpoint);
   return most_resident_bytes();
 }
 

@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
-# What `tutti check` says of a run's memory is within a tenth of what the run then has. Where replicas are threads that differs
-# from run to run, with what of malloc's arenas lies idle: the check takes a median, and so does this test.
+# What `tutti check` says of a run's memory is within a tenth of what `tutti train` then has, evaluation and checkpoint
+# included. Where there are several threads that differs from run to run, with what of malloc's arenas lies idle: the check takes
+# a median, and so does this test.
 #
-#   tests/unit/footprint_test.sh <tutti> <footprint_worker>
+#   tests/unit/footprint_test.sh <tutti>
 set -uo pipefail
 root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/unit/expect.sh
 source "$root/tests/unit/expect.sh"
 export TUTTI_QUIET=1
 tutti=$1
-worker=$2
+
+# Runs a command, and prints how many bytes it had at most.
+cat >"$scratch/peak.py" <<'END'
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+END
 
 # <file> <nodes> <batch size> <strategy>
 write_run() {
@@ -38,11 +45,12 @@ median() {
   for ((run = 0; run < runs; ++run)); do "$@" || return; done | sort -n | sed -n "$(((runs + 1) / 2))p"
 }
 
-for file in "$scratch"/*.json "$root"/examples/fashion_mnist_*.json; do
+for file in "$scratch"/*.json "$root"/examples/{fashion_mnist_cnn,fashion_mnist_script,pipeline}.json; do
   runs=1
-  grep -q DataParallel "$file" && runs=3
+  grep -q 'Parallel"' "$file" && runs=3
   said=$(median "$runs" "$tutti" check "$file" --trial) || { expect 0 "" "$tutti" check "$file" --trial; continue; }
-  had=$(median "$runs" "$worker" "$file") || { expect 0 "" "$worker" "$file"; continue; }
+  short_run=("$tutti" train "$file" --quiet --output "$scratch/run" --set train.steps=16)
+  had=$(median "$runs" /usr/bin/python3 "$scratch/peak.py" "${short_run[@]}") || { expect 0 "" "${short_run[@]}"; continue; }
   echo "${file##*/}: $((said >> 20)) MiB said, $((had >> 20)) MiB taken"
   expect 0 "within" awk -v said="$said" -v had="$had" \
     'BEGIN { print (said > 0.9 * had && said < 1.1 * had) ? "within" : "too far: " said " and " had }'

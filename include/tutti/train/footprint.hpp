@@ -28,8 +28,9 @@ struct Footprint {
 
 Footprint footprint_of(const Run& run);
 
-// Opens the data, carries out a few steps of the run, and tells how much memory this process had at most. For a process
-// of its own, which does nothing else: what libtorch, its libraries and malloc keep for themselves cannot be counted.
+// Opens the data, carries out a few steps of the run, evaluates some rows, gathers a checkpoint, and tells how much
+// memory this process had at most. For a process of its own, which does nothing else: what libtorch, its libraries and
+// malloc keep for themselves cannot be counted.
 double measure_memory(const Run& run);
 
 }  // namespace tutti
