@@ -35,8 +35,8 @@ cnn='{"id": "a", "op": "conv2d", "inputs": ["image"], "filters": 16, "kernel": 3
   {"id": "logits", "op": "linear", "inputs": ["flat"], "units": 10}'
 replicated='{"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}'
 write_run mlp "$mlp" 64 '{"type": "Local"}'
-write_run cnn "$cnn" 512 '{"type": "Local"}'
-write_run cnn2 "$cnn" 512 "$replicated"
+write_run cnn "$cnn" 256 '{"type": "Local"}'
+write_run cnn2 "$cnn" 256 "$replicated"
 
 # <runs> <program> <argument>...: the median of an odd number of runs.
 median() {
