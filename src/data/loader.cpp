@@ -34,33 +34,36 @@ class BatchMaker {
         batch.numbers.push_back(sampled.numbers[i]);
     }
     batch.rows = options_.augment ? dataset_->rows(batch.numbers) : dataset_->packed_rows(batch.numbers);
-    if (options_.augment) {
-      for (torch::Tensor& input : batch.rows.inputs) input = augmented(input, batch);
-    }
+    if (options_.augment)
+      batch.rows = augment_rows(std::move(batch.rows), *options_.augment,
+                                {.seed = options_.sampler.seed, .epoch = batch.epoch, .numbers = batch.numbers});
     return batch;
   }
 
  private:
-  torch::Tensor augmented(const torch::Tensor& input, const DataBatch& batch) const {
-    if (input.dim() != 4 || input.scalar_type() != torch::kFloat32) return input;
-    const torch::Tensor from = input.contiguous();
-    torch::Tensor to = torch::empty_like(from);
-    const auto count = static_cast<std::size_t>(from.numel());
-    augment_images(std::span(from.data_ptr<float>(), count), std::span(to.data_ptr<float>(), count),
-                   {.options = *options_.augment,
-                    .size = {.channels = from.size(1), .height = from.size(2), .width = from.size(3)},
-                    .seed = options_.sampler.seed,
-                    .epoch = batch.epoch},
-                   batch.numbers);
-    return to;
-  }
-
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
   Sampler sampler_;
 };
 
 }  // namespace
+
+DataRows augment_rows(DataRows rows, const AugmentOptions& options, const AugmentedRows& which) {
+  for (torch::Tensor& input : rows.inputs) {
+    if (input.dim() != 4 || input.scalar_type() != torch::kFloat32) continue;
+    const torch::Tensor from = input.contiguous();
+    torch::Tensor to = torch::empty_like(from);
+    const auto count = static_cast<std::size_t>(from.numel());
+    augment_images(std::span(from.data_ptr<float>(), count), std::span(to.data_ptr<float>(), count),
+                   {.options = options,
+                    .size = {.channels = from.size(1), .height = from.size(2), .width = from.size(3)},
+                    .seed = which.seed,
+                    .epoch = which.epoch},
+                   which.numbers);
+    input = std::move(to);
+  }
+  return rows;
+}
 
 DataRows DataBatch::rows_of_shard(int shard) const {
   if (shard < shards.first || shard >= shards.first + shards.count)

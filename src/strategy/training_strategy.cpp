@@ -19,9 +19,12 @@ std::string counted(std::int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
+std::string brief_alternative(const ordered_json& object);
+
 // A string without its quotes, {"TopK": 0.01} as "TopK:0.01", anything else as in JSON.
 std::string brief(const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() && value.begin().key() == "method") return brief_alternative(value);
   if (value.is_object()) return fmt::format("{}:{}", value.begin().key(), brief(value.front()));
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -57,8 +60,12 @@ std::string inner_part(const strategy::Inner& inner) {
 
 std::string line(const strategy::Federated& its) {
   const ordered_json json = to_json(its);
-  return fmt::format("Federated: {}, {}, {}, {}{}", counted(its.num_clients, "client"), counted(its.rounds, "round"),
-                     brief_alternative(json.at("aggregation")), brief_alternative(json.at("client_selection")),
+  std::string more;
+  if (json.contains("round")) more += fmt::format(", {}", brief_alternative(json.at("round")));
+  if (json.contains("local")) more += fmt::format(", {}", brief(json.at("local")));
+  if (json.contains("compression")) more += fmt::format(", {}", brief(json.at("compression")));
+  return fmt::format("Federated: {}, {}, {}, {}{}{}", counted(its.num_clients, "client"), counted(its.rounds, "round"),
+                     brief_alternative(json.at("aggregation")), brief_alternative(json.at("client_selection")), more,
                      inner_part(its.inner));
 }
 

@@ -27,6 +27,9 @@ constexpr std::array kEnumerators<Topology> = {"ring", "complete", "exponential"
 template <>
 constexpr std::array kEnumerators<Schedule> = {"gpipe", "1f1b", "interleaved"};
 
+template <>
+constexpr std::array kEnumerators<TooFew> = {"repeat", "end"};
+
 template <typename Variant>
 struct Union {
   const char* tag;  // the key that tells the alternative
@@ -47,9 +50,17 @@ template <>
 constexpr Union<CommunicationProtocol> kUnion<CommunicationProtocol> = {"protocol",
                                                                         {"DataStore", "Direct", "Pipeline"}};
 template <>
-constexpr Union<FederatedAggregation> kUnion<FederatedAggregation> = {"method", {"FedAvg", "FedProx", "FedYogi"}};
+constexpr Union<FederatedAggregation> kUnion<FederatedAggregation> = {
+    "method",
+    {"FedAvg", "FedProx", "FedYogi", "FedAvgM", "FedAdam", "FedAdagrad", "Median", "TrimmedMean", "Krum", "MultiKrum",
+     "Bulyan", "NormClipping"}};
 template <>
-constexpr Union<ClientSelection> kUnion<ClientSelection> = {"method", {"All", "Random", "ByCapability"}};
+constexpr Union<ClientSelection> kUnion<ClientSelection> = {"method",
+                                                            {"All", "Random", "ByCapability", "PowerOfChoice"}};
+template <>
+constexpr Union<LateUpdates> kUnion<LateUpdates> = {"method", {"Drop", "Discount"}};
+template <>
+constexpr Union<FederatedRound> kUnion<FederatedRound> = {"method", {"Synchronous", "Buffered"}};
 template <>
 constexpr Union<ExploitStrategy> kUnion<ExploitStrategy> = {"method", {"Truncation", "Binary"}};
 template <>
@@ -128,17 +139,64 @@ constexpr auto kFields<FedProx> = std::tuple(field("mu", &FedProx::mu, kFromZero
 template <>
 constexpr auto kFields<FedYogi> = std::tuple(field("beta1", &FedYogi::beta1, kDecay),
                                              field("beta2", &FedYogi::beta2, kDecay),
-                                             field("tau", &FedYogi::tau, kAboveZero));
+                                             field("tau", &FedYogi::tau, kAboveZero),
+                                             own("lr", &FedYogi::lr, kAboveZero));
+template <>
+constexpr auto kFields<FedAvgM> = std::tuple(own("momentum", &FedAvgM::momentum, kDecay),
+                                             own("lr", &FedAvgM::lr, kAboveZero));
+template <>
+constexpr auto kFields<FedAdam> = std::tuple(own("lr", &FedAdam::lr, kAboveZero), own("beta1", &FedAdam::beta1, kDecay),
+                                             own("beta2", &FedAdam::beta2, kDecay),
+                                             own("tau", &FedAdam::tau, kAboveZero));
+template <>
+constexpr auto kFields<FedAdagrad> = std::tuple(own("lr", &FedAdagrad::lr, kAboveZero),
+                                                own("tau", &FedAdagrad::tau, kAboveZero));
+constexpr NumberRange kTrimmed = {.min = 0, .max = 0.5, .max_excluded = true};
+constexpr IntegerRange kClients = {.min = 0, .max = 100'000'000};
+template <>
+constexpr auto kFields<TrimmedMean> = std::tuple(own("fraction", &TrimmedMean::fraction, kTrimmed));
+template <>
+constexpr auto kFields<Krum> = std::tuple(field("byzantine", &Krum::byzantine, kClients));
+template <>
+constexpr auto kFields<MultiKrum> = std::tuple(field("byzantine", &MultiKrum::byzantine, kClients),
+                                               own("keep", &MultiKrum::keep, kClients));
+template <>
+constexpr auto kFields<Bulyan> = std::tuple(field("byzantine", &Bulyan::byzantine, kClients));
+template <>
+constexpr auto kFields<NormClipping> = std::tuple(field("max_norm", &NormClipping::max_norm, kAboveZero));
 template <>
 constexpr auto kFields<Random> = std::tuple(field("fraction", &Random::fraction, kShare));
 template <>
 constexpr auto kFields<ByCapability> = std::tuple(field("required_tags", &ByCapability::required_tags, ListOf{"tag"}));
 template <>
-constexpr auto kFields<Federated> = std::tuple(field("num_clients", &Federated::num_clients, from_one_to(100'000'000)),
-                                               field("rounds", &Federated::rounds, from_one_to(kMaxInt)),
-                                               field("aggregation", &Federated::aggregation),
-                                               field("client_selection", &Federated::client_selection),
-                                               own("inner", &Federated::inner));
+constexpr auto kFields<PowerOfChoice> = std::tuple(field("fraction", &PowerOfChoice::fraction, kShare),
+                                                   own("candidates", &PowerOfChoice::candidates, kShare));
+template <>
+constexpr auto kFields<Discount> = std::tuple(own("factor", &Discount::factor, kShare));
+template <>
+constexpr auto kFields<Synchronous> = std::tuple(own("replies", &Synchronous::replies, kClients),
+                                                 own("ask_beyond", &Synchronous::ask_beyond, kClients),
+                                                 own("deadline", &Synchronous::deadline, kFromZero),
+                                                 own("late", &Synchronous::late), own("too_few", &Synchronous::too_few),
+                                                 own("max_repeats", &Synchronous::max_repeats,
+                                                     IntegerRange{.min = 0, .max = kMaxInt}));
+template <>
+constexpr auto kFields<Buffered> = std::tuple(own("replies", &Buffered::replies, from_one_to(100'000'000)),
+                                              own("concurrency", &Buffered::concurrency, kClients),
+                                              own("staleness_exponent", &Buffered::staleness_exponent, kFromZero),
+                                              own("max_staleness", &Buffered::max_staleness,
+                                                  IntegerRange{.min = 0, .max = kMaxInt}));
+template <>
+constexpr auto kFields<LocalTraining> = std::tuple(own("epochs", &LocalTraining::epochs, from_one_to(kMaxInt)),
+                                                   own("steps", &LocalTraining::steps, from_one_to(kMaxInt)));
+template <>
+constexpr auto kFields<Federated> = std::tuple(
+    field("num_clients", &Federated::num_clients, from_one_to(100'000'000)),
+    field("rounds", &Federated::rounds, from_one_to(kMaxInt)), field("aggregation", &Federated::aggregation),
+    field("client_selection", &Federated::client_selection), own("inner", &Federated::inner),
+    own("round", &Federated::round), own("local", &Federated::local), own("compression", &Federated::compression),
+    own("max_update_norm", &Federated::max_update_norm, kFromZero),
+    own("threads", &Federated::threads, IntegerRange{.min = 0, .max = 1024}));
 template <>
 constexpr auto kFields<Truncation> = std::tuple(field("fraction", &Truncation::fraction, kShare));
 template <>
@@ -218,6 +276,31 @@ void refuse_unless_consistent(const ModelParallel& its, const JsonValue& object)
   }
 }
 
+void refuse_unless_consistent(const PowerOfChoice& its, const JsonValue& object) {
+  if (its.candidates >= its.fraction) return;
+  throw(object.find("candidates") ? object.at("candidates") : object.at("fraction"))
+      .error(fmt::format("expected candidates of at least the fraction that is chosen of them, found {} and {}",
+                         its.candidates, its.fraction));
+}
+
+void refuse_unless_consistent(const LocalTraining& its, const JsonValue& object) {
+  if (its.steps > 0 && object.find("epochs"))
+    throw object.at("steps").error("there are epochs, too; expected one of the two");
+}
+
+void refuse_unless_consistent(const Federated& its, const JsonValue& object) {
+  if (std::holds_alternative<PowerSgd>(its.compression))
+    throw object.at("compression")
+        .error("PowerSgd is for replicas that exchange factors in every step; expected Float16, BFloat16 or TopK");
+  const auto refuse_more = [&](const char* key, std::int64_t found) {
+    if (found > its.num_clients)
+      throw object.at("round").at(key).error(
+          fmt::format("expected at most as many as there are clients, {}, found {}", its.num_clients, found));
+  };
+  if (const auto* round = std::get_if<Synchronous>(&its.round)) refuse_more("replies", round->replies);
+  if (const auto* round = std::get_if<Buffered>(&its.round)) refuse_more("concurrency", round->concurrency);
+}
+
 // --- reading ---
 
 template <typename... Alternatives>
@@ -274,6 +357,11 @@ void read(const JsonValue& value, Partition& result, Anything) { read_struct(val
 
 void read(const JsonValue& value, AutoPartition& result, Anything) {
   if (!value.is_object()) throw value.expected(R"(how many workers, as in {"workers": 2})");
+  read_struct(value, result, {});
+}
+
+void read(const JsonValue& value, LocalTraining& result, Anything) {
+  if (!value.is_object()) throw value.expected(R"(how long a client trains in a round, as in {"epochs": 5})");
   read_struct(value, result, {});
 }
 
@@ -363,6 +451,8 @@ ordered_json write_object(const Struct& value) {
 ordered_json write(const Partition& value, Anything) { return write_object(value); }
 
 ordered_json write(const AutoPartition& value, Anything) { return write_object(value); }
+
+ordered_json write(const LocalTraining& value, Anything) { return write_object(value); }
 
 template <typename Element>
 ordered_json write(const std::vector<Element>& value, ListOf) {

@@ -1,4 +1,5 @@
 # Properties over cross products, against naive oracles.
+tutti_test(property/aggregation_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(property/auto_partition_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(property/damaged_safetensors_test LINKS tutti_base fmt::fmt ONE_THREAD)
 tutti_test(property/pipeline_schedule_test LINKS tutti_strategy ONE_THREAD)

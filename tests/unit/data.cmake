@@ -3,7 +3,7 @@ tutti_test(unit/data_prefetch_test LINKS tutti_base)
 
 if(TUTTI_WITH_TORCH)
   find_package(ZLIB REQUIRED)
-  foreach(name csv npy split sampler augment)
+  foreach(name augment client_split csv npy sampler split)
     tutti_test(unit/data_${name}_test LINKS tutti_data ONE_THREAD)
     if(TARGET unit_data_${name}_test)
       target_link_options(unit_data_${name}_test PRIVATE -Wl,--as-needed)

@@ -25,6 +25,7 @@ endif()
 
 tutti_test(unit/all_reduce_strategy_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(unit/compression_strategy_test LINKS tutti_strategy ONE_THREAD)
+tutti_test(unit/federated_strategy_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(unit/training_strategy_test LINKS tutti_strategy fmt::fmt ONE_THREAD)
 set_source_files_properties(unit/training_strategy_test.cpp PROPERTIES
                             COMPILE_DEFINITIONS TUTTI_STRATEGIES_PAGE="${PROJECT_SOURCE_DIR}/docs/strategies.md")

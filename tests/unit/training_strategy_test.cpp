@@ -499,7 +499,9 @@ TEST(TrainingStrategyRefuses, AWrongFederated) {
 }
 
 TEST(TrainingStrategyRefuses, AWrongFederatedAggregation) {
-  const std::string methods = R"("FedAvg", "FedProx" or "FedYogi")";
+  const std::string methods =
+      R"("FedAvg", "FedProx", "FedYogi", "FedAvgM", "FedAdam", "FedAdagrad", "Median", "TrimmedMean", "Krum", )"
+      R"("MultiKrum", "Bulyan" or "NormClipping")";
   const std::string decay = "expected a number of at least 0 and below 1, found ";
   const auto with = [](const std::string& aggregation) { return federated(kCounts, aggregation); };
   expect_refusals({
@@ -523,7 +525,7 @@ TEST(TrainingStrategyRefuses, AWrongFederatedAggregation) {
 }
 
 TEST(TrainingStrategyRefuses, AWrongClientSelection) {
-  const std::string methods = R"("All", "Random" or "ByCapability")";
+  const std::string methods = R"("All", "Random", "ByCapability" or "PowerOfChoice")";
   const std::string share = "expected a number above 0 and at most 1, found ";
   const auto with = [](const std::string& selection) {
     return federated(kCounts, R"({"method": "FedAvg"})", selection);

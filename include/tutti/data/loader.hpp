@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <tutti/data/augment.hpp>
@@ -53,6 +54,15 @@ struct DataBatch {
   // Of a shard that was loaded; a UsageError otherwise.
   DataRows rows_of_shard(int shard) const;
 };
+
+struct AugmentedRows {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::span<const std::int64_t> numbers = {};
+};
+
+// Inputs that are images, changed a little (data/augment.hpp); others as they are.
+DataRows augment_rows(DataRows rows, const AugmentOptions& options, const AugmentedRows& which);
 
 // One thread at a time. What a dataset throws reaches the caller of next() in place of the batch.
 class Loader {

@@ -17,51 +17,12 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <tutti/base/json.hpp>
-#include <tutti/strategy/all_reduce_strategy.hpp>
-#include <tutti/strategy/compression.hpp>
+#include <tutti/strategy/data_parallel.hpp>
+#include <tutti/strategy/federated.hpp>
 
 namespace tutti {
 
-// Apart from tutti, where DataParallel is what carries this one out.
 namespace strategy {
-
-// One worker.
-struct Local {
-  friend bool operator==(const Local&, const Local&) = default;
-};
-
-// --- DataParallel: replicas of the graph, each with a share of the batch ---
-
-// All optional.
-struct AllReduce {
-  AllReduceStrategy algorithm = Auto{};
-  Compression compression = NoCompression{};
-  // The batch is dealt out to so many shards, whoever computes them: the same bits on any number of replicas. One per
-  // replica, where 0.
-  int logical_shards = 0;
-  friend bool operator==(const AllReduce&, const AllReduce&) = default;
-};
-
-// One holds the parameters; replicas send it gradients.
-struct ParameterServer {
-  friend bool operator==(const ParameterServer&, const ParameterServer&) = default;
-};
-
-enum class Topology { ring, complete, exponential, torus, random };
-
-// Replicas average with their neighbours only.
-struct Decentralized {
-  Topology topology = Topology::ring;
-  friend bool operator==(const Decentralized&, const Decentralized&) = default;
-};
-
-using GradientAggregation = std::variant<AllReduce, ParameterServer, Decentralized>;
-
-struct DataParallel {
-  std::int64_t num_replicas = 1;
-  GradientAggregation aggregation = AllReduce{};
-  friend bool operator==(const DataParallel&, const DataParallel&) = default;
-};
 
 // --- ModelParallel: parts of the graph in different places ---
 
@@ -121,59 +82,6 @@ struct ModelParallel {
   bool recompute = false;  // optional: what a stage computes forward it computes anew for backward, and keeps less
   AutoPartition auto_partition = {};  // in place of partitions
   friend bool operator==(const ModelParallel&, const ModelParallel&) = default;
-};
-
-// --- Federated: clients that keep their data ---
-
-// The mean, weighted by samples.
-struct FedAvg {
-  friend bool operator==(const FedAvg&, const FedAvg&) = default;
-};
-
-// The same, with a term that keeps clients near the server's model.
-struct FedProx {
-  double mu = 0.01;
-  friend bool operator==(const FedProx&, const FedProx&) = default;
-};
-
-// The server takes the mean of the changes as a gradient, for Yogi.
-struct FedYogi {
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double tau = 0.001;
-  friend bool operator==(const FedYogi&, const FedYogi&) = default;
-};
-
-using FederatedAggregation = std::variant<FedAvg, FedProx, FedYogi>;
-
-struct All {
-  friend bool operator==(const All&, const All&) = default;
-};
-
-// This share of the clients, drawn anew each round.
-struct Random {
-  double fraction = 0.1;
-  friend bool operator==(const Random&, const Random&) = default;
-};
-
-// Those that have all of these tags.
-struct ByCapability {
-  std::vector<std::string> required_tags;
-  friend bool operator==(const ByCapability&, const ByCapability&) = default;
-};
-
-using ClientSelection = std::variant<All, Random, ByCapability>;
-
-// The strategy of each client or member.
-using Inner = std::variant<Local, DataParallel>;
-
-struct Federated {
-  std::int64_t num_clients = 1;
-  std::int64_t rounds = 1;
-  FederatedAggregation aggregation = FedAvg{};
-  ClientSelection client_selection = All{};
-  Inner inner = Local{};  // optional
-  friend bool operator==(const Federated&, const Federated&) = default;
 };
 
 // --- PopulationBased: members that learn their hyperparameters from each other ---

@@ -1,0 +1,98 @@
+// The engine of federated training: it asks clients, checks what they send, and changes the server's model, round by
+// round. It knows clients through a ClientPool alone, and decides nothing: who is asked is client_selection's, what
+// becomes of updates aggregation's and outer_optimizer's, what is refused update_check's.
+//
+//   FederatedRounds rounds(initial, pool, {.strategy = strategy, .seed = 7});
+//   while (rounds.finished() < strategy.rounds) {
+//     const RoundReport report = rounds.run();
+//     fmt::print("{}: {} updates, loss {}\n", report.round, report.updates, report.loss);
+//   }
+//   rounds.parameters();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/base/events.hpp>
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/coordinate/aggregation.hpp>
+#include <tutti/coordinate/client_pool.hpp>
+#include <tutti/coordinate/outer_optimizer.hpp>
+#include <tutti/strategy/training_strategy.hpp>
+
+namespace tutti {
+
+struct FederatedRoundsOptions {
+  strategy::Federated strategy = {};
+  std::uint64_t seed = 0;             // of who is asked
+  std::vector<bool> is_trained = {};  // by array: others (buffers) are averaged and no more; all where empty
+};
+
+// Of a round, those of its repetitions included.
+struct RoundReport {
+  std::int64_t round = 0;    // from 1 on
+  std::int64_t asked = 0;    // clients
+  std::int64_t updates = 0;  // that were taken, late ones included
+  std::int64_t late = 0;     // of these: came after their round
+  std::int64_t dropped = 0;  // came too late, or in a round that was repeated
+  std::int64_t refused = 0;  // were no good
+  std::int64_t failed = 0;   // clients that said so, or dropped out
+  std::int64_t repeats = 0;
+  std::uint64_t bytes_down = 0;  // to clients
+  std::uint64_t bytes_up = 0;
+  double seconds = 0;     // of the pool's clock, at its end
+  std::int64_t rows = 0;  // that were learnt from
+  double loss = 0;        // the clients', weighted by rows
+  std::vector<NamedNumber> metrics = {};
+  std::vector<std::string> problems = {};  // the first few: "client 3 was refused: ..."
+};
+
+// One thread at a time.
+class FederatedRounds {
+ public:
+  // A UsageError where the strategy cannot be carried out with these clients: more are needed than can be asked, nobody
+  // has the tags.
+  FederatedRounds(ParameterSet parameters, ClientPool& pool, FederatedRoundsOptions options);
+
+  // The next round, with clients' learning rates multiplied by a factor. An Error where it has too few good updates,
+  // and is not to be repeated, or was often enough; the model is then as before.
+  RoundReport run(double rate_factor = 1);
+
+  // What clients measure of the model on rows of their own, weighted by them; all clients, or these.
+  ClientEvaluation evaluate(const std::vector<std::int64_t>& clients);
+
+  std::int64_t finished() const { return version_; }
+  const ParameterSet& parameters() const { return *parameters_; }
+
+  // The model, and all that the next round depends on but for the pool's part of it. Restoring refuses what does not
+  // fit with a UsageError.
+  void save(ParameterSet& arrays) const;
+  void restore(const ParameterSet& arrays);
+
+ private:
+  class Gathering;
+
+  RoundReport run_synchronous(const strategy::Synchronous& round, double rate_factor);
+  RoundReport run_buffered(const strategy::Buffered& round, double rate_factor);
+  std::vector<std::int64_t> choose(std::int64_t count, RoundReport& report);
+  void ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report);
+  std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, RoundReport* report);
+  std::optional<ClientReply> next_fit(double until);
+  void apply(Gathering& gathering, RoundReport& report);
+
+  ClientPool& pool_;
+  FederatedRoundsOptions options_;
+  std::int64_t chosen_ = 0;  // in a round
+  std::int64_t least_ = 1;   // updates that the rule needs
+  std::shared_ptr<const ParameterSet> parameters_;
+  OuterOptimizer optimizer_;
+  std::int64_t version_ = 0;        // rounds that are finished
+  std::int64_t call_ = 0;           // how often clients were asked
+  std::int64_t under_way_ = 0;      // fits that are asked for and not answered
+  std::vector<ClientReply> early_;  // fits that came while evaluations were waited for
+};
+
+}  // namespace tutti

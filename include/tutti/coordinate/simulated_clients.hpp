@@ -1,0 +1,91 @@
+// Clients that are simulated in this process, on as many threads as one likes and on a clock of their own: who is slow
+// answers late on that clock, and nobody waits for it.
+//
+//   SimulatedClients clients({.clients = std::vector<ClientInfo>(100),
+//                             .behaviour = behaviours,                       // by client
+//                             .make = [&](std::int64_t client) { return std::make_unique<MyClient>(client); }});
+//   FederatedRounds rounds(initial_parameters, clients, {.strategy = strategy});
+//
+// A client is made when it is asked, and gone when it has answered; what it keeps between rounds is its state(), which
+// stays here. So memory holds as many models as there are threads. Answers come in the order of the clock, of equal
+// times by the client's number: the same bits on any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <tutti/base/deadline.hpp>
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/coordinate/client_pool.hpp>
+#include <tutti/coordinate/federated_client.hpp>
+#include <tutti/strategy/compression.hpp>
+
+namespace tutti {
+
+struct ClientBehaviour {
+  double fit_seconds = 0;  // on the clock
+  double dropout = 0;      // how likely it is that it never answers; that is noticed when its answer is due
+  double failure = 0;      // how likely it is that it fails on the way, and says so
+};
+
+struct SimulatedClientsOptions {
+  std::vector<ClientInfo> clients = {};
+  std::vector<ClientBehaviour> behaviour = {};  // by client; the default's where empty
+  // Called on any of the threads, for a task; with the client's number.
+  std::function<std::unique_ptr<FederatedClient>(std::int64_t client)> make = {};
+  Compression compression = NoCompression{};
+  std::vector<bool> is_trained = {};  // by array: what is compressed; all where empty
+  int threads = 1;
+  std::uint64_t seed = 0;                // of who drops out and fails
+  Duration deadline = kDefaultDeadline;  // in real time, for the answer of a client
+  // Called on each thread first.
+  std::function<void()> prepare_thread = {};
+};
+
+class SimulatedClients final : public ClientPool {
+ public:
+  // A UsageError where there are no clients, or another number of behaviours.
+  explicit SimulatedClients(SimulatedClientsOptions options);
+  // Waits for tasks that are being computed, as long as the deadline says.
+  ~SimulatedClients() override;
+  SimulatedClients(const SimulatedClients&) = delete;
+  SimulatedClients& operator=(const SimulatedClients&) = delete;
+
+  const std::vector<ClientInfo>& clients() const override;
+  bool is_free(std::int64_t client) const override;
+  std::uint64_t ask(ClientTask task) override;
+  // An Error where a client does not answer within the deadline.
+  std::optional<ClientReply> next(double until) override;
+  double now() const override { return now_; }
+
+  // What a client keeps: its state(), and what remains of compression. Empty where it has nothing yet.
+  const ParameterSet& state_of(std::int64_t client) const;
+
+  // The clock, what clients keep, and what they are asked: all that the next answers depend on. `layout` is that of the
+  // parameters.
+  void save(ParameterSet& arrays) const;
+  void restore(const ParameterSet& arrays, const ParameterSet& layout);
+
+ private:
+  struct Pending;
+  struct Shared;
+  // When it answers; of equal times evaluations first, then by the client's number.
+  using Turn = std::tuple<double, bool, std::int64_t, std::int64_t>;
+
+  void await(std::shared_ptr<Pending> pending);
+
+  std::shared_ptr<Shared> shared_;  // with threads that may outlive this, where a client hangs
+  std::map<Turn, std::shared_ptr<Pending>> pending_;
+  std::vector<bool> is_busy_;                                         // with a fit; by client
+  std::map<std::int64_t, std::shared_ptr<const ParameterSet>> kept_;  // by client
+  double now_ = 0;
+  std::int64_t asked_ = 0;
+};
+
+}  // namespace tutti

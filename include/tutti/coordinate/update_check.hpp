@@ -1,0 +1,25 @@
+// Looks at what a client has sent before anything is computed with it.
+//
+//   if (const auto why = why_refused(reply, {.expected = &model, .max_norm = 10})) report(*why);
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/coordinate/client_pool.hpp>
+
+namespace tutti {
+
+struct UpdateCheck {
+  const ParameterSet* expected = nullptr;  // the layout of what was asked for
+  double max_norm = 0;                     // of the change; any, where 0
+  std::vector<bool> is_trained = {};       // by array: whose changes count for the norm; all where empty
+};
+
+// A clause about the first thing that is wrong with it: names, shapes, types, numbers that are not finite, rows or a
+// loss that cannot be, a change that is too long. Nothing where it is good.
+std::optional<std::string> why_refused(const ClientReply& reply, const UpdateCheck& check);
+
+}  // namespace tutti

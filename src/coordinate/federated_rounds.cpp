@@ -1,0 +1,390 @@
+#include <tutti/coordinate/federated_rounds.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/coordinate/client_selection.hpp>
+#include <tutti/coordinate/update_check.hpp>
+
+namespace tutti {
+namespace {
+
+using TaskKind = ClientTask::Kind;
+
+constexpr std::size_t kMostProblems = 5;
+
+// Where answers of a kind come in one by one: their numbers weighted by rows.
+class WeightedByRows {
+ public:
+  void add(const ClientReply& reply) {
+    const auto rows = static_cast<double>(reply.rows);
+    rows_ += reply.rows;
+    loss_ += rows * reply.loss;
+    for (const NamedNumber& metric : reply.metrics) {
+      auto its = std::ranges::find(sums_, metric.name, &Sum::name);
+      if (its == sums_.end()) its = sums_.insert(sums_.end(), {metric.name, 0, 0});
+      its->sum += rows * metric.value;
+      its->rows += rows;
+    }
+  }
+
+  std::int64_t rows() const { return rows_; }
+  double loss() const { return rows_ == 0 ? 0 : loss_ / static_cast<double>(rows_); }
+  std::vector<NamedNumber> metrics() const {
+    std::vector<NamedNumber> metrics;
+    for (const Sum& its : sums_) metrics.push_back({its.name, its.sum / its.rows});
+    return metrics;
+  }
+
+ private:
+  struct Sum {
+    std::string name;
+    double sum = 0;
+    double rows = 0;
+  };
+
+  std::int64_t rows_ = 0;
+  double loss_ = 0;
+  std::vector<Sum> sums_;
+};
+
+void note_problem(RoundReport& report, std::string sentence) {
+  if (report.problems.size() < kMostProblems) report.problems.push_back(std::move(sentence));
+}
+
+double mu_of(const strategy::FederatedAggregation& rule) {
+  const auto* proximal = std::get_if<strategy::FedProx>(&rule);
+  return proximal == nullptr ? 0 : proximal->mu;
+}
+
+}  // namespace
+
+// The updates of a round, until they are made one change. Of rules that can take them one by one nothing is kept.
+class FederatedRounds::Gathering {
+ public:
+  explicit Gathering(const FederatedRoundsOptions& options) : rule_(options.strategy.aggregation) {
+    const auto* clipping = std::get_if<strategy::NormClipping>(&rule_);
+    mean_ = MeanOfUpdates(clipping == nullptr ? 0 : clipping->max_norm, options.is_trained);
+  }
+
+  void add(ClientReply reply, double discount) {
+    numbers_.add(reply);
+    if (is_mean(rule_)) {
+      mean_.add(update_of(reply, discount));
+    } else {
+      replies_.push_back(std::move(reply));
+      discounts_.push_back(discount);
+    }
+  }
+
+  const WeightedByRows& numbers() const { return numbers_; }
+
+  Change change(const std::vector<bool>& is_trained) const {
+    if (is_mean(rule_)) return mean_.result();
+    std::vector<ClientUpdate> updates;
+    for (std::size_t i = 0; i < replies_.size(); ++i) updates.push_back(update_of(replies_[i], discounts_[i]));
+    return aggregate(rule_, updates, is_trained);
+  }
+
+ private:
+  static ClientUpdate update_of(const ClientReply& reply, double discount) {
+    return {.client = reply.task.client,
+            .weight = static_cast<double>(reply.rows),
+            .discount = discount,
+            .values = &reply.values,
+            .base = reply.is_change ? nullptr : reply.task.parameters.get()};
+  }
+
+  strategy::FederatedAggregation rule_;
+  MeanOfUpdates mean_;
+  std::vector<ClientReply> replies_;
+  std::vector<double> discounts_;
+  WeightedByRows numbers_;
+};
+
+FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, FederatedRoundsOptions options)
+    : pool_(pool),
+      options_(std::move(options)),
+      parameters_(std::make_shared<const ParameterSet>(std::move(parameters))),
+      optimizer_(options_.strategy.aggregation, options_.is_trained) {
+  const strategy::Federated& its = options_.strategy;
+  validate(TrainingStrategy(its));
+  const std::int64_t clients = std::ssize(pool_.clients());
+  if (clients != its.num_clients)
+    throw UsageError(fmt::format("expected {} clients, as num_clients says, found {}", its.num_clients, clients));
+  if (!options_.is_trained.empty() && options_.is_trained.size() != parameters_->size())
+    throw UsageError(fmt::format("is_trained: expected one for each of {} arrays, found {}", parameters_->size(),
+                                 options_.is_trained.size()));
+  chosen_ = chosen_count(its.client_selection, pool_.clients());
+  least_ = least_updates(its.aggregation);
+  if (const auto* round = std::get_if<strategy::Synchronous>(&its.round)) {
+    // Tags, not the round, say how many can be asked.
+    const bool is_bounded = std::holds_alternative<strategy::All>(its.client_selection) ||
+                            std::holds_alternative<strategy::ByCapability>(its.client_selection);
+    const std::int64_t most = is_bounded ? chosen_ : std::min(clients, chosen_ + round->ask_beyond);
+    if (round->replies > most)
+      throw UsageError(
+          fmt::format("a round needs {} updates, and asks {} clients: it could never end", round->replies, most));
+    refuse_too_few(its.aggregation, most);
+  } else {
+    refuse_too_few(its.aggregation, std::get<strategy::Buffered>(its.round).replies);
+    if (std::holds_alternative<strategy::PowerOfChoice>(its.client_selection))
+      throw UsageError("PowerOfChoice chooses among the clients of a round, and in Buffered they come one by one");
+  }
+}
+
+RoundReport FederatedRounds::run(double rate_factor) {
+  if (const auto* round = std::get_if<strategy::Synchronous>(&options_.strategy.round))
+    return run_synchronous(*round, rate_factor);
+  return run_buffered(std::get<strategy::Buffered>(options_.strategy.round), rate_factor);
+}
+
+std::vector<std::int64_t> FederatedRounds::choose(std::int64_t count, RoundReport& report) {
+  const strategy::ClientSelection& selection = options_.strategy.client_selection;
+  const SelectionInputs inputs{.clients = pool_.clients(),
+                               .is_free = [&](std::int64_t client) { return pool_.is_free(client); },
+                               .seed = options_.seed,
+                               .call = static_cast<std::uint64_t>(call_)};
+  const auto* choice = std::get_if<strategy::PowerOfChoice>(&selection);
+  if (choice == nullptr) return draw_clients(selection, count, inputs);
+  const std::vector<std::int64_t> candidates =
+      draw_clients(selection, candidate_count(*choice, std::ssize(pool_.clients()), count), inputs);
+  std::vector<std::int64_t> answered;
+  std::vector<double> losses;
+  for (const ClientReply& reply : evaluations_of(candidates, &report)) {
+    answered.push_back(reply.task.client);
+    losses.push_back(reply.loss);
+  }
+  return choose_by_loss(answered, losses, count);
+}
+
+void FederatedRounds::ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report) {
+  for (const std::int64_t client : clients) {
+    report.bytes_down +=
+        pool_.ask({.client = client,
+                   .kind = TaskKind::fit,
+                   .version = version_,
+                   .call = call_,
+                   .parameters = parameters_,
+                   .instructions = {
+                       .round = version_ + 1, .rate_factor = rate_factor, .mu = mu_of(options_.strategy.aggregation)}});
+    ++under_way_;
+  }
+  report.asked += std::ssize(clients);
+}
+
+std::optional<ClientReply> FederatedRounds::next_fit(double until) {
+  if (!early_.empty()) {
+    ClientReply reply = std::move(early_.front());
+    early_.erase(early_.begin());
+    return reply;
+  }
+  while (std::optional<ClientReply> reply = pool_.next(until)) {
+    if (reply->task.kind != TaskKind::fit) continue;  // of candidates whom nobody waits for any more
+    --under_way_;
+    return reply;
+  }
+  return std::nullopt;
+}
+
+RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round, double rate_factor) {
+  RoundReport report{.round = version_ + 1};
+  const auto* discount = std::get_if<strategy::Discount>(&round.late);
+  std::string why;
+  for (;; ++report.repeats) {
+    ++call_;
+    const std::vector<std::int64_t> clients = choose(chosen_ + round.ask_beyond, report);
+    // Who is still at work for an earlier round cannot be asked; a round of all clients then needs fewer.
+    const std::int64_t chosen = round.replies > 0 ? round.replies : std::min(chosen_, std::ssize(clients));
+    const std::int64_t needed = std::max({chosen, least_, std::int64_t{1}});
+    ask(clients, rate_factor, report);
+    const double until = round.deadline > 0 ? pool_.now() + round.deadline : ClientPool::kNever;
+    Gathering gathering(options_);
+    std::int64_t good = 0;
+    std::int64_t late = 0;
+    std::int64_t open = std::ssize(clients);  // who were asked now and have not answered
+    // Where those who were asked are too few it waits for one who is still at work, so as to ask him next.
+    while (good < needed && (open > 0 || under_way_ > 0)) {
+      std::optional<ClientReply> reply = next_fit(until);
+      if (!reply) break;
+      const bool is_of_now = reply->task.call == call_;
+      if (is_of_now) --open;
+      report.bytes_up += reply->bytes;
+      if (!reply->failure.empty()) {
+        ++report.failed;
+        note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
+      } else if (const auto refused = why_refused(*reply, {.expected = parameters_.get(),
+                                                           .max_norm = options_.strategy.max_update_norm,
+                                                           .is_trained = options_.is_trained})) {
+        ++report.refused;
+        note_problem(report, fmt::format("client {} was refused: {}", reply->task.client, *refused));
+      } else if (is_of_now) {
+        ++good;
+        gathering.add(std::move(*reply), 1);
+      } else if (discount != nullptr) {
+        const auto rounds_late = static_cast<double>(std::max<std::int64_t>(version_ - reply->task.version, 1));
+        ++late;
+        gathering.add(std::move(*reply), std::pow(discount->factor, rounds_late));
+      } else {
+        ++report.dropped;
+      }
+      if (!is_of_now && open == 0) break;
+    }
+    if (good >= needed) {
+      report.updates = good + late;
+      report.late = late;
+      apply(gathering, report);
+      return report;
+    }
+    report.dropped += good + late;
+    why = fmt::format("it had {} of the {} good updates that it needs, from {} clients", good, needed,
+                      std::ssize(clients));
+    note_problem(report, fmt::format("round {}: {}", report.round, why));
+    if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) break;
+  }
+  std::string others;
+  for (const std::string& problem : report.problems) {
+    if (problem.starts_with("client")) others += fmt::format("; {}", problem);
+  }
+  throw Error(fmt::format("round {}: {}{}{}", report.round, why,
+                          report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "",
+                          others));
+}
+
+RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, double rate_factor) {
+  RoundReport report{.round = version_ + 1};
+  const std::int64_t concurrency = round.concurrency > 0 ? round.concurrency : chosen_;
+  // So many in a row that nothing will come of it.
+  const std::int64_t most_failures = 100 + 10 * concurrency;
+  std::int64_t failures = 0;
+  Gathering gathering(options_);
+  while (report.updates < round.replies) {
+    if (under_way_ + std::ssize(early_) < concurrency) {
+      ++call_;
+      ask(choose(concurrency - under_way_ - std::ssize(early_), report), rate_factor, report);
+    }
+    std::optional<ClientReply> reply = next_fit(ClientPool::kNever);
+    if (!reply) throw Error(fmt::format("round {}: there is no client left to wait for", report.round));
+    report.bytes_up += reply->bytes;
+    const std::int64_t staleness = version_ - reply->task.version;
+    if (!reply->failure.empty()) {
+      ++report.failed;
+      note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
+    } else if (const auto refused = why_refused(*reply, {.expected = parameters_.get(),
+                                                         .max_norm = options_.strategy.max_update_norm,
+                                                         .is_trained = options_.is_trained})) {
+      ++report.refused;
+      note_problem(report, fmt::format("client {} was refused: {}", reply->task.client, *refused));
+    } else if (round.max_staleness > 0 && staleness > round.max_staleness) {
+      ++report.dropped;
+    } else {
+      ++report.updates;
+      if (staleness > 0) ++report.late;
+      gathering.add(std::move(*reply), std::pow(1 + static_cast<double>(staleness), -round.staleness_exponent));
+      failures = 0;
+      continue;
+    }
+    if (++failures < most_failures) continue;
+    throw Error(fmt::format("round {}: {} answers in a row were no good; {}", report.round, failures,
+                            report.problems.empty() ? std::string("all were too old") : report.problems.front()));
+  }
+  apply(gathering, report);
+  return report;
+}
+
+void FederatedRounds::apply(Gathering& gathering, RoundReport& report) {
+  const Change change = gathering.change(options_.is_trained);
+  auto changed = std::make_shared<ParameterSet>(*parameters_);
+  optimizer_.step(*changed, change);
+  parameters_ = std::move(changed);
+  ++version_;
+  report.seconds = pool_.now();
+  report.rows = gathering.numbers().rows();
+  report.loss = gathering.numbers().loss();
+  report.metrics = gathering.numbers().metrics();
+}
+
+std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::int64_t>& clients,
+                                                         RoundReport* report) {
+  ++call_;
+  for (const std::int64_t client : clients) {
+    const std::uint64_t bytes = pool_.ask({.client = client,
+                                           .kind = TaskKind::evaluate,
+                                           .version = version_,
+                                           .call = call_,
+                                           .parameters = parameters_,
+                                           .instructions = {.round = version_ + 1}});
+    if (report != nullptr) report->bytes_down += bytes;
+  }
+  std::vector<ClientReply> replies;
+  for (std::size_t open = clients.size(); open > 0;) {
+    std::optional<ClientReply> reply = pool_.next(ClientPool::kNever);
+    if (!reply) break;
+    if (reply->task.kind == TaskKind::fit) {
+      --under_way_;
+      early_.push_back(std::move(*reply));
+      continue;
+    }
+    if (reply->task.call != call_) continue;
+    --open;
+    if (reply->failure.empty() && std::isfinite(reply->loss)) {
+      replies.push_back(std::move(*reply));
+    } else if (report != nullptr) {
+      ++report->failed;
+      note_problem(*report, fmt::format("client {} could not evaluate: {}", reply->task.client,
+                                        reply->failure.empty() ? "its loss is not finite" : reply->failure));
+    }
+  }
+  std::ranges::sort(replies, {}, [](const ClientReply& reply) { return reply.task.client; });
+  return replies;
+}
+
+ClientEvaluation FederatedRounds::evaluate(const std::vector<std::int64_t>& clients) {
+  WeightedByRows numbers;
+  for (const ClientReply& reply : evaluations_of(clients, nullptr)) {
+    if (reply.rows > 0) numbers.add(reply);
+  }
+  return {.rows = numbers.rows(), .loss = numbers.loss(), .metrics = numbers.metrics()};
+}
+
+// --- checkpoints ---
+
+namespace {
+
+constexpr const char* kCounts = "server/counts";
+constexpr const char* kServerMoments = "server/";
+
+}  // namespace
+
+void FederatedRounds::save(ParameterSet& arrays) const {
+  for (const NamedArray& array : *parameters_) arrays.add(array.layout(), array.bytes());
+  const std::vector<std::int64_t> counts = {version_, call_, under_way_};
+  arrays.add(kCounts, {std::ssize(counts)}, counts);
+  optimizer_.save(arrays, *parameters_, kServerMoments);
+}
+
+void FederatedRounds::restore(const ParameterSet& arrays) {
+  ParameterSet read;
+  for (const NamedArray& array : *parameters_) {
+    const NamedArray& its = arrays.at(array.name());
+    if (its.layout() != array.layout())
+      throw UsageError(
+          fmt::format("\"{}\" is {}, expected {}", array.name(), to_string(its.layout()), to_string(array.layout())));
+    read.add(its.layout(), its.bytes());
+  }
+  const std::span<const std::int64_t> counts = arrays.at(kCounts).values<std::int64_t>();
+  if (counts.size() != 3) throw UsageError(fmt::format("{}: expected 3 numbers, found {}", kCounts, counts.size()));
+  optimizer_.restore(arrays, read, kServerMoments);
+  parameters_ = std::make_shared<const ParameterSet>(std::move(read));
+  version_ = counts[0];
+  call_ = counts[1];
+  under_way_ = counts[2];
+  early_.clear();
+}
+
+}  // namespace tutti

@@ -1,0 +1,371 @@
+#include <tutti/coordinate/simulated_clients.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/base/random.hpp>
+#include <tutti/coordinate/update_codec.hpp>
+#include <tutti/kernels/inspect.hpp>
+
+namespace tutti {
+namespace {
+
+constexpr std::uint64_t kBehaviourDraws = 0xbe4a71;
+
+// What a client keeps is one set, of what is its own and of what remains of compression.
+constexpr std::string_view kOwnState = "state/";
+constexpr std::string_view kRemains = "remains/";
+
+ParameterSet part_named(const ParameterSet& all, std::string_view prefix) {
+  ParameterSet part;
+  for (const NamedArray& array : all) {
+    if (!array.name().starts_with(prefix)) continue;
+    ParameterLayout layout = array.layout();
+    layout.name.erase(0, prefix.size());
+    part.add(std::move(layout), array.bytes());
+  }
+  return part;
+}
+
+void add_named(ParameterSet& all, std::string_view prefix, const ParameterSet& part) {
+  for (const NamedArray& array : part) {
+    ParameterLayout layout = array.layout();
+    layout.name.insert(0, prefix);
+    all.add(std::move(layout), array.bytes());
+  }
+}
+
+// In the type of each array.
+ParameterSet change_between(const ParameterSet& after, const ParameterSet& before) {
+  ParameterSet change;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    change.add(after[i].layout());
+    dispatch(after[i].type(), [&]<typename T>(std::type_identity<T>) {
+      const std::span<const T> to = after[i].values<T>();
+      const std::span<const T> from = before[i].values<T>();
+      const std::span<T> difference = change[i].values<T>();
+      for (std::size_t j = 0; j < to.size(); ++j) {
+        if constexpr (sizeof(T) == 2)
+          difference[j] = T::from_float(to[j].to_float() - from[j].to_float());
+        else
+          difference[j] = static_cast<T>(to[j] - from[j]);
+      }
+    });
+  }
+  return change;
+}
+
+bool is_finite_where_compressed(const ParameterSet& set) {
+  return std::ranges::all_of(set, [](const NamedArray& array) {
+    const bool is_wide = array.type() == DataType::float32 || array.type() == DataType::float64;
+    return !is_wide || all_finite(array.type(), array.bytes().data(), array.length());
+  });
+}
+
+}  // namespace
+
+struct SimulatedClients::Pending {
+  enum class Outcome : std::uint8_t { answers, drops_out, fails };
+
+  ClientTask task;
+  double due = 0;
+  std::int64_t order = 0;  // in which they were asked
+  Outcome outcome = Outcome::answers;
+  std::shared_ptr<const ParameterSet> kept = {};  // by the client; before it is done, and after
+
+  // Written by a thread until it is done.
+  ClientReply reply = {};
+  bool is_done = false;
+
+  Turn turn() const { return {due, task.kind == ClientTask::Kind::fit, task.client, order}; }
+  void carry_out(const SimulatedClientsOptions& options);
+  void take_fit(FitResult result, const SimulatedClientsOptions& options, ParameterSet& kept_after);
+};
+
+// What the threads share with whoever asks.
+struct SimulatedClients::Shared {
+  explicit Shared(SimulatedClientsOptions its) : options(std::move(its)) {}
+
+  const SimulatedClientsOptions options;
+  std::mutex mutex;
+  std::condition_variable has_work;
+  std::condition_variable has_done;
+  std::map<Turn, std::shared_ptr<Pending>> work;  // what is due first is computed first
+  bool is_ending = false;
+  bool is_late = false;  // somebody has missed the deadline
+  std::size_t working = 0;
+  std::vector<std::thread> threads;
+
+  static void serve(const std::shared_ptr<Shared>& shared) {
+    if (shared->options.prepare_thread) shared->options.prepare_thread();
+    std::unique_lock lock(shared->mutex);
+    while (true) {
+      shared->has_work.wait(lock, [&] { return shared->is_ending || !shared->work.empty(); });
+      if (shared->is_ending) break;
+      const std::shared_ptr<Pending> pending = shared->work.begin()->second;
+      shared->work.erase(shared->work.begin());
+      lock.unlock();
+      pending->carry_out(shared->options);
+      lock.lock();
+      pending->is_done = true;
+      shared->has_done.notify_all();
+    }
+    --shared->working;
+    shared->has_done.notify_all();
+  }
+};
+
+void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options) {
+  try {
+    const std::unique_ptr<FederatedClient> client = options.make(task.client);
+    if (kept) client->restore(part_named(*kept, kOwnState));
+    if (task.kind == ClientTask::Kind::evaluate) {
+      ClientEvaluation evaluation = client->evaluate(*task.parameters);
+      reply.rows = evaluation.rows;
+      reply.loss = evaluation.loss;
+      reply.metrics = std::move(evaluation.metrics);
+      return;
+    }
+    FitResult result = client->fit(*task.parameters, task.instructions);
+    auto kept_after = std::make_shared<ParameterSet>();
+    add_named(*kept_after, kOwnState, client->state());
+    take_fit(std::move(result), options, *kept_after);
+    kept = std::move(kept_after);
+  } catch (const std::exception& error) {
+    const std::string_view what = error.what();
+    reply.failure = what.substr(0, what.find('\n'));
+    if (reply.failure.empty()) reply.failure = "it failed, and did not say why";
+  } catch (...) {
+    reply.failure = "it failed, and did not say why";
+  }
+}
+
+void SimulatedClients::Pending::take_fit(FitResult result, const SimulatedClientsOptions& options,
+                                         ParameterSet& kept_after) {
+  reply.rows = result.rows;
+  reply.loss = result.loss;
+  reply.metrics = std::move(result.metrics);
+  ParameterSet remains = kept ? part_named(*kept, kRemains) : ParameterSet();
+  // What the server refuses anyway goes as it is.
+  const bool is_compressed = !std::holds_alternative<NoCompression>(options.compression) &&
+                             task.parameters->same_layout(result.parameters) &&
+                             is_finite_where_compressed(result.parameters);
+  if (is_compressed) {
+    const std::vector<std::byte> message =
+        encode_change(change_between(result.parameters, *task.parameters), options.compression,
+                      {.remains = &remains, .is_trained = options.is_trained});
+    reply.values = decode_change(message, *task.parameters);
+    reply.is_change = true;
+    reply.bytes = message.size();
+  } else {
+    reply.values = std::move(result.parameters);
+    reply.bytes = reply.values.bytes();
+  }
+  add_named(kept_after, kRemains, remains);
+}
+
+SimulatedClients::SimulatedClients(SimulatedClientsOptions options) {
+  if (options.clients.empty()) throw UsageError("expected at least one client, found 0");
+  if (!options.behaviour.empty() && options.behaviour.size() != options.clients.size())
+    throw UsageError(fmt::format("expected a behaviour for each of {} clients, found {}", options.clients.size(),
+                                 options.behaviour.size()));
+  if (!options.make) throw UsageError("clients: expected a function that makes one");
+  if (options.threads < 1) throw UsageError(fmt::format("expected at least one thread, found {}", options.threads));
+  is_busy_.resize(options.clients.size());
+  const std::size_t threads = std::min(static_cast<std::size_t>(options.threads), options.clients.size());
+  shared_ = std::make_shared<Shared>(std::move(options));
+  shared_->working = threads;
+  for (std::size_t i = 0; i < threads; ++i) shared_->threads.emplace_back(Shared::serve, shared_);
+}
+
+SimulatedClients::~SimulatedClients() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->is_ending = true;
+  shared_->has_work.notify_all();
+  const auto all_ended = [&] { return shared_->working == 0; };
+  const bool have_ended =
+      shared_->has_done.wait_for(lock, shared_->is_late ? Duration::zero() : shared_->options.deadline, all_ended);
+  std::vector<std::thread> threads = std::move(shared_->threads);
+  lock.unlock();
+  for (std::thread& thread : threads) {
+    if (have_ended)
+      thread.join();
+    else
+      thread.detach();
+  }
+}
+
+const std::vector<ClientInfo>& SimulatedClients::clients() const { return shared_->options.clients; }
+
+bool SimulatedClients::is_free(std::int64_t client) const { return !is_busy_[static_cast<std::size_t>(client)]; }
+
+std::uint64_t SimulatedClients::ask(ClientTask task) {
+  const auto client = static_cast<std::size_t>(task.client);
+  if (client >= is_busy_.size())
+    throw UsageError(fmt::format("there is no client {}: expected 0 to {}", task.client, is_busy_.size() - 1));
+  const bool is_fit = task.kind == ClientTask::Kind::fit;
+  if (is_fit && is_busy_[client])
+    throw UsageError(fmt::format("client {} is asked for a fit while it has one to do", task.client));
+  auto pending = std::make_shared<Pending>();
+  pending->due = now_;
+  pending->order = asked_++;
+  if (is_fit) {
+    const ClientBehaviour its =
+        shared_->options.behaviour.empty() ? ClientBehaviour{} : shared_->options.behaviour[client];
+    RandomStream draws({shared_->options.seed, kBehaviourDraws, client, static_cast<std::uint64_t>(pending->order)});
+    double share = 1;
+    if (draws.uniform() < its.dropout) {
+      pending->outcome = Pending::Outcome::drops_out;
+    } else if (draws.uniform() < its.failure) {
+      pending->outcome = Pending::Outcome::fails;
+      share = draws.uniform();
+    }
+    pending->due += share * its.fit_seconds;
+  }
+  const std::uint64_t bytes = task.parameters->bytes();
+  pending->task = std::move(task);
+  await(std::move(pending));
+  return bytes;
+}
+
+void SimulatedClients::await(std::shared_ptr<Pending> pending) {
+  if (const auto kept = kept_.find(pending->task.client); kept != kept_.end()) pending->kept = kept->second;
+  if (pending->task.kind == ClientTask::Kind::fit) is_busy_[static_cast<std::size_t>(pending->task.client)] = true;
+  const Turn turn = pending->turn();
+  pending_.emplace(turn, pending);
+  if (pending->outcome != Pending::Outcome::answers) {
+    pending->reply.failure =
+        pending->outcome == Pending::Outcome::drops_out ? "it has dropped out" : "it has failed on the way";
+    pending->is_done = true;
+    return;
+  }
+  const std::lock_guard lock(shared_->mutex);
+  shared_->work.emplace(turn, std::move(pending));
+  shared_->has_work.notify_one();
+}
+
+std::optional<ClientReply> SimulatedClients::next(double until) {
+  if (pending_.empty()) return std::nullopt;
+  const std::shared_ptr<Pending> pending = pending_.begin()->second;
+  if (pending->due > until) {
+    now_ = std::max(now_, until);
+    return std::nullopt;
+  }
+  if (pending->outcome == Pending::Outcome::answers) {
+    std::unique_lock lock(shared_->mutex);
+    if (!shared_->has_done.wait_for(lock, shared_->options.deadline, [&] { return pending->is_done; })) {
+      shared_->is_late = true;
+      throw Error(fmt::format("client {} has not answered within {} s", pending->task.client,
+                              std::chrono::duration<double>(shared_->options.deadline).count()));
+    }
+  }
+  pending_.erase(pending_.begin());
+  now_ = std::max(now_, pending->due);
+  if (pending->task.kind == ClientTask::Kind::fit) {
+    is_busy_[static_cast<std::size_t>(pending->task.client)] = false;
+    if (pending->kept && !pending->kept->empty()) kept_[pending->task.client] = pending->kept;
+  }
+  ClientReply reply = std::move(pending->reply);
+  reply.task = std::move(pending->task);
+  return reply;
+}
+
+const ParameterSet& SimulatedClients::state_of(std::int64_t client) const {
+  static const ParameterSet nothing;
+  const auto kept = kept_.find(client);
+  return kept == kept_.end() ? nothing : *kept->second;
+}
+
+// --- checkpoints ---
+
+namespace {
+
+constexpr const char* kClock = "simulation/clock";
+constexpr const char* kTasks = "simulation/tasks";
+constexpr const char* kTaskNumbers = "simulation/task_numbers";
+constexpr std::string_view kKeptBy = "client/";
+
+constexpr std::size_t kTaskFields = 7;
+constexpr std::size_t kTaskNumberFields = 3;
+
+std::string model_prefix(std::int64_t version) { return fmt::format("simulation/model/{}/", version); }
+
+}  // namespace
+
+void SimulatedClients::save(ParameterSet& arrays) const {
+  const std::vector<double> clock = {now_, static_cast<double>(asked_)};
+  arrays.add(kClock, {2}, clock);
+  for (const auto& [client, kept] : kept_) add_named(arrays, fmt::format("{}{}/", kKeptBy, client), *kept);
+  if (pending_.empty()) return;
+  std::vector<std::int64_t> tasks;
+  std::vector<double> numbers;
+  std::map<std::int64_t, std::shared_ptr<const ParameterSet>> models;
+  for (const auto& [turn, pending] : pending_) {
+    const ClientTask& task = pending->task;
+    tasks.insert(tasks.end(), {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call,
+                               task.instructions.round, static_cast<std::int64_t>(pending->outcome), pending->order});
+    numbers.insert(numbers.end(), {pending->due, task.instructions.rate_factor, task.instructions.mu});
+    models.emplace(task.version, task.parameters);
+  }
+  const std::int64_t count = std::ssize(pending_);
+  arrays.add(kTasks, {count, static_cast<std::int64_t>(kTaskFields)}, tasks);
+  arrays.add(kTaskNumbers, {count, static_cast<std::int64_t>(kTaskNumberFields)}, numbers);
+  for (const auto& [version, model] : models) add_named(arrays, model_prefix(version), *model);
+}
+
+void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& layout) {
+  const std::span<const double> clock = arrays.at(kClock).values<double>();
+  now_ = clock[0];
+  std::map<std::int64_t, ParameterSet> kept;
+  for (const NamedArray& array : arrays) {
+    if (!array.name().starts_with(kKeptBy)) continue;
+    std::int64_t client = -1;
+    const std::string_view rest = std::string_view(array.name()).substr(kKeptBy.size());
+    const auto [end, problem] = std::from_chars(rest.data(), rest.data() + rest.size(), client);
+    if (problem != std::errc() || *end != '/' || client < 0 || client >= std::ssize(is_busy_))
+      throw UsageError(fmt::format("\"{}\" is of a client that is not there", array.name()));
+    ParameterLayout its = array.layout();
+    its.name = std::string(rest.substr(static_cast<std::size_t>(end - rest.data()) + 1));
+    kept[client].add(std::move(its), array.bytes());
+  }
+  kept_.clear();
+  for (auto& [client, set] : kept) kept_[client] = std::make_shared<const ParameterSet>(std::move(set));
+  asked_ = static_cast<std::int64_t>(clock[1]);
+  const NamedArray* found = arrays.find(kTasks);
+  if (found == nullptr) return;
+  const std::span<const std::int64_t> tasks = found->values<std::int64_t>();
+  const std::span<const double> numbers = arrays.at(kTaskNumbers).values<double>();
+  std::map<std::int64_t, std::shared_ptr<const ParameterSet>> models;
+  for (std::size_t i = 0; i * kTaskFields < tasks.size(); ++i) {
+    const auto its = tasks.subspan(i * kTaskFields, kTaskFields);
+    const auto its_numbers = numbers.subspan(i * kTaskNumberFields, kTaskNumberFields);
+    std::shared_ptr<const ParameterSet>& model = models[its[2]];
+    if (!model) {
+      ParameterSet read = part_named(arrays, model_prefix(its[2]));
+      if (const std::string difference = layout.layout_difference(read); !difference.empty())
+        throw UsageError(fmt::format("a model that clients train with does not fit: {}", difference));
+      model = std::make_shared<const ParameterSet>(std::move(read));
+    }
+    auto pending = std::make_shared<Pending>();
+    pending->task = {.client = its[0],
+                     .kind = static_cast<ClientTask::Kind>(its[1]),
+                     .version = its[2],
+                     .call = its[3],
+                     .parameters = model,
+                     .instructions = {.round = its[4], .rate_factor = its_numbers[1], .mu = its_numbers[2]}};
+    pending->outcome = static_cast<Pending::Outcome>(its[5]);
+    pending->order = its[6];
+    pending->due = its_numbers[0];
+    await(std::move(pending));
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,5 @@
+tutti_test(unit/aggregation_test LINKS tutti_coordinate ONE_THREAD)
+tutti_test(unit/outer_optimizer_test LINKS tutti_coordinate ONE_THREAD)
+tutti_test(unit/client_selection_test LINKS tutti_coordinate fmt::fmt ONE_THREAD)
+tutti_test(unit/update_codec_test LINKS tutti_coordinate ONE_THREAD)
+tutti_test(unit/federated_rounds_test LINKS tutti_coordinate fmt::fmt)

@@ -1,0 +1,594 @@
+#include <tutti/coordinate/federated_rounds.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <support/usage_error.hpp>
+#include <tutti/base/random.hpp>
+#include <tutti/coordinate/simulated_clients.hpp>
+#include <tutti/coordinate/update_check.hpp>
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using strategy::Buffered;
+using strategy::Discount;
+using strategy::Federated;
+using strategy::Synchronous;
+using strategy::TooFew;
+using testing::usage_error;
+
+ParameterSet one_number(float value) {
+  ParameterSet set;
+  set.add("x", {1}, std::span(&value, 1));
+  return set;
+}
+
+float number_in(const ParameterSet& set) { return set.at("x").values<float>()[0]; }
+
+// What a test says a client does; otherwise it answers with its own number.
+struct Script {
+  std::function<FitResult(std::int64_t client, const ParameterSet&, const FitInstructions&)> fit =
+      [](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+        return FitResult{.parameters = one_number(static_cast<float>(client)), .rows = 1};
+      };
+  std::function<ClientEvaluation(std::int64_t client, const ParameterSet&)> evaluate =
+      [](std::int64_t, const ParameterSet&) { return ClientEvaluation{.rows = 1}; };
+};
+
+class ScriptedClient final : public FederatedClient {
+ public:
+  ScriptedClient(const Script& script, std::int64_t client) : script_(script), client_(client) {}
+
+  FitResult fit(const ParameterSet& parameters, const FitInstructions& instructions) override {
+    ++rounds_;
+    return script_.fit(client_, parameters, instructions);
+  }
+  ClientEvaluation evaluate(const ParameterSet& parameters) override { return script_.evaluate(client_, parameters); }
+  ParameterSet state() const override {
+    ParameterSet state;
+    state.add("rounds", {}, std::span(&rounds_, 1));
+    return state;
+  }
+  void restore(const ParameterSet& state) override { rounds_ = state.at("rounds").values<std::int64_t>()[0]; }
+
+ private:
+  const Script& script_;
+  std::int64_t client_;
+  std::int64_t rounds_ = 0;
+};
+
+SimulatedClientsOptions clients_of(const Script& script, std::int64_t count, int threads = 2) {
+  return {.clients = std::vector<ClientInfo>(static_cast<std::size_t>(count)),
+          .make = [&script](std::int64_t client) { return std::make_unique<ScriptedClient>(script, client); },
+          .threads = threads,
+          .seed = 3,
+          .deadline = 60s};
+}
+
+Federated for_clients(std::int64_t count) { return {.num_clients = count, .rounds = 100}; }
+
+TEST(FederatedRounds, MergesTheMeansOfTwoHalvesExactly) {
+  // 0..3 and 4..7: each client learns the mean of its half.
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+    float sum = 0;
+    for (int i = 0; i < 4; ++i) sum += static_cast<float>(4 * client + i);
+    return FitResult{.parameters = one_number(sum / 4), .rows = 4};
+  };
+  for (const float first : {0.0F, 0.37F, -100.25F, 1e6F}) {
+    SimulatedClients clients(clients_of(script, 2));
+    FederatedRounds rounds(one_number(first), clients, {.strategy = for_clients(2)});
+    (void)rounds.run();
+    EXPECT_EQ(number_in(rounds.parameters()), 3.5F) << first;
+  }
+}
+
+TEST(FederatedRounds, WeighUpdatesAndMetricsByRows) {
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+    return FitResult{.parameters = one_number(client == 0 ? 4.0F : 0.0F),
+                     .rows = client == 0 ? 1 : 3,
+                     .loss = client == 0 ? 8.0 : 4.0,
+                     .metrics = {{"accuracy", client == 0 ? 1.0 : 0.5}}};
+  };
+  SimulatedClients clients(clients_of(script, 2));
+  FederatedRounds rounds(one_number(9), clients, {.strategy = for_clients(2)});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
+  EXPECT_EQ(report.rows, 4);
+  EXPECT_EQ(report.loss, 5.0);
+  ASSERT_EQ(report.metrics.size(), 1U);
+  EXPECT_EQ(report.metrics[0].value, 0.625);
+  EXPECT_EQ(report.round, 1);
+  EXPECT_EQ(rounds.finished(), 1);
+  EXPECT_EQ(report.bytes_down, 8U);
+  EXPECT_EQ(report.bytes_up, 8U);
+}
+
+TEST(FederatedRounds, TellClientsWhatTheyNeedToKnow) {
+  std::mutex mutex;
+  std::vector<FitInstructions> told;
+  Script script;
+  script.fit = [&](std::int64_t, const ParameterSet& given, const FitInstructions& instructions) {
+    const std::lock_guard lock(mutex);
+    told.push_back(instructions);
+    return FitResult{.parameters = given, .rows = 1};
+  };
+  SimulatedClients clients(clients_of(script, 1));
+  Federated strategy = for_clients(1);
+  strategy.aggregation = strategy::FedProx{.mu = 0.25};
+  FederatedRounds rounds(one_number(1), clients, {.strategy = strategy});
+  (void)rounds.run(1);
+  (void)rounds.run(0.5);
+  EXPECT_EQ(told, (std::vector<FitInstructions>{{.round = 1, .rate_factor = 1, .mu = 0.25},
+                                                {.round = 2, .rate_factor = 0.5, .mu = 0.25}}));
+}
+
+// --- a round that has enough ---
+
+TEST(FederatedRounds, EndWithTheFirstRepliesThatSuffice) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 10);
+  for (int i = 0; i < 10; ++i) options.behaviour.push_back({.fit_seconds = 10.0 - i});  // the last is the fastest
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(10);
+  strategy.round = Synchronous{.replies = 3};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(report.asked, 10);
+  EXPECT_EQ(report.updates, 3);
+  EXPECT_EQ(number_in(rounds.parameters()), 8.0F);  // 9, 8 and 7
+  EXPECT_EQ(report.seconds, 3.0);
+}
+
+TEST(FederatedRounds, AskMoreThanTheyNeed) {
+  const Script script;
+  SimulatedClients clients(clients_of(script, 100));
+  Federated strategy = for_clients(100);
+  strategy.client_selection = strategy::Random{.fraction = 0.1};
+  strategy.round = Synchronous{.ask_beyond = 5};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(report.asked, 15);
+  EXPECT_EQ(report.updates, 10);
+}
+
+struct LateCase {
+  strategy::LateUpdates late;
+  std::int64_t taken;
+  std::int64_t dropped;
+};
+
+TEST(FederatedRounds, DropOrDiscountWhatComesLate) {
+  for (const LateCase& its : {LateCase{strategy::Drop{}, 0, 1}, LateCase{Discount{.factor = 0.5}, 1, 0}}) {
+    // Client 0 is fast and always moves by +1; client 1 needs one and a half rounds for its +10.
+    Script script;
+    script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+      return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1.0F : 10.0F)), .rows = 1};
+    };
+    SimulatedClientsOptions options = clients_of(script, 2);
+    options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1.5}};
+    SimulatedClients clients(std::move(options));
+    Federated strategy = for_clients(2);
+    strategy.round = Synchronous{.replies = 1, .late = its.late};
+    FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+    RoundReport report = rounds.run();
+    EXPECT_EQ(report.updates, 1);
+    EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
+    report = rounds.run();  // client 1 answers at 1.5, client 0 at 2: (1 * 1 + 10 * 0.5) / 1.5 = 4
+    EXPECT_EQ(report.late, its.taken);
+    EXPECT_EQ(report.dropped, its.dropped);
+    EXPECT_FLOAT_EQ(number_in(rounds.parameters()), its.taken == 1 ? 5.0F : 2.0F);
+  }
+}
+
+// --- a round that has too few ---
+
+TEST(FederatedRounds, EndTheRunOrRepeatWhereTheDeadlinePasses) {
+  const Script script;
+  for (const TooFew too_few : {TooFew::end, TooFew::repeat}) {
+    SimulatedClientsOptions options = clients_of(script, 4);
+    options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2}, {.fit_seconds = 30}, {.fit_seconds = 40}};
+    SimulatedClients clients(std::move(options));
+    Federated strategy = for_clients(4);
+    strategy.round = Synchronous{.replies = 3, .deadline = 10, .too_few = too_few, .max_repeats = 1};
+    FederatedRounds rounds(one_number(7), clients, {.strategy = strategy});
+    try {
+      (void)rounds.run();
+      FAIL() << "expected an error";
+    } catch (const Error& error) {
+      const std::string expected = "round 1: it had 2 of the 3 good updates that it needs";
+      EXPECT_EQ(std::string(error.what()).substr(0, expected.size()), expected);
+    }
+    EXPECT_EQ(number_in(rounds.parameters()), 7.0F);
+    EXPECT_EQ(clients.now(), too_few == TooFew::end ? 10.0 : 20.0);
+  }
+}
+
+TEST(FederatedRounds, GoOnAfterARoundThatWasRepeated) {
+  std::atomic<int> calls = 0;
+  Script script;
+  script.fit = [&](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+    if (client == 0 && calls++ == 0) throw std::runtime_error("the battery is empty\nand more");
+    return FitResult{.parameters = one_number(2), .rows = 1};
+  };
+  SimulatedClients clients(clients_of(script, 3));
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(report.repeats, 1);
+  EXPECT_EQ(report.failed, 1);
+  EXPECT_EQ(report.updates, 3);
+  EXPECT_EQ(report.dropped, 2);
+  EXPECT_EQ(report.problems.front(), "client 0 failed: the battery is empty");
+  EXPECT_EQ(number_in(rounds.parameters()), 2.0F);
+}
+
+TEST(FederatedRounds, EndWhereAllClientsFailAllTheTime) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet&, const FitInstructions&) -> FitResult {
+    throw std::runtime_error("no");
+  };
+  for (const strategy::FederatedRound& round : std::vector<strategy::FederatedRound>{Synchronous{}, Buffered{}}) {
+    SimulatedClients clients(clients_of(script, 3));
+    Federated strategy = for_clients(3);
+    strategy.round = round;
+    FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+    EXPECT_THROW((void)rounds.run(), Error);
+  }
+}
+
+// --- updates that are no good ---
+
+TEST(FederatedRounds, RefuseBadUpdatesAndGoOn) {
+  struct Bad {
+    FitResult result;
+    std::string why;
+  };
+  ParameterSet two = one_number(1);
+  two.add({.name = "y", .shape = {1}});
+  ParameterSet long_one;
+  long_one.add({.name = "x", .shape = {2}});
+  const std::vector<Bad> cases = {
+      {{.parameters = one_number(NAN), .rows = 1}, "\"x\" has numbers that are infinite or none"},
+      {{.parameters = one_number(INFINITY), .rows = 1}, "\"x\" has numbers that are infinite or none"},
+      {{.parameters = {}, .rows = 1}, "its update does not fit"},
+      {{.parameters = two, .rows = 1}, "its update does not fit"},
+      {{.parameters = long_one, .rows = 1}, "its update does not fit"},
+      {{.parameters = one_number(1), .rows = 0}, "it says that it has 0 rows"},
+      {{.parameters = one_number(1), .rows = -3}, "it says that it has -3 rows"},
+      {{.parameters = one_number(1), .rows = 1, .loss = NAN}, "its loss is nan"},
+      {{.parameters = one_number(20), .rows = 1}, "its change has a length of 20, above 10"},
+  };
+  for (const Compression& compression : std::vector<Compression>{NoCompression{}, Float16{}}) {
+    for (const Bad& bad : cases) {
+      Script script;
+      script.fit = [&](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+        return client == 1 ? bad.result : FitResult{.parameters = one_number(5), .rows = 2};
+      };
+      SimulatedClientsOptions options = clients_of(script, 3);
+      options.compression = compression;
+      SimulatedClients clients(std::move(options));
+      Federated strategy = for_clients(3);
+      strategy.max_update_norm = 10;
+      strategy.round = Synchronous{.replies = 2};
+      FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+      const RoundReport report = rounds.run();
+      EXPECT_EQ(report.refused, 1) << bad.why;
+      ASSERT_EQ(report.problems.size(), 1U);
+      EXPECT_TRUE(report.problems[0].starts_with("client 1 was refused: " + bad.why)) << report.problems[0];
+      EXPECT_EQ(number_in(rounds.parameters()), 5.0F);
+    }
+  }
+}
+
+TEST(FederatedRounds, BearHostileClientsWithRulesThatDo) {
+  Script script;  // all honest ones go to 1; 4 of 20 send ten times the opposite
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    const float before = number_in(given);
+    const float change = 1.0F - before + 0.001F * static_cast<float>(client);
+    return FitResult{.parameters = one_number(client < 4 ? before - 10 * change : before + change), .rows = 1};
+  };
+  const auto learnt = [&](const strategy::FederatedAggregation& rule) {
+    SimulatedClients clients(clients_of(script, 20));
+    Federated strategy = for_clients(20);
+    strategy.aggregation = rule;
+    FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+    for (int i = 0; i < 3; ++i) (void)rounds.run();
+    return number_in(rounds.parameters());
+  };
+  EXPECT_GT(std::abs(learnt(strategy::FedAvg{}) - 1), 1.0F);
+  for (const strategy::FederatedAggregation& rule : std::vector<strategy::FederatedAggregation>{
+           strategy::Median{}, strategy::TrimmedMean{}, strategy::Krum{.byzantine = 4},
+           strategy::MultiKrum{.byzantine = 4}, strategy::Bulyan{.byzantine = 4}})
+    EXPECT_NEAR(learnt(rule), 1.0F, 0.05F);
+}
+
+// --- who is asked ---
+
+TEST(FederatedRounds, AskThoseWithTheHighestLoss) {
+  std::mutex mutex;
+  std::set<std::int64_t> trained;
+  Script script;
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    return ClientEvaluation{.rows = 1, .loss = static_cast<double>(client)};
+  };
+  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    const std::lock_guard lock(mutex);
+    trained.insert(client);
+    return FitResult{.parameters = given, .rows = 1};
+  };
+  SimulatedClients clients(clients_of(script, 10));
+  Federated strategy = for_clients(10);
+  strategy.client_selection = strategy::PowerOfChoice{.fraction = 0.2, .candidates = 1};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  (void)rounds.run();
+  EXPECT_EQ(trained, (std::set<std::int64_t>{8, 9}));
+}
+
+TEST(FederatedRounds, RefuseWhatCouldNeverEnd) {
+  const Script script;
+  const auto error_of = [&](const Federated& strategy) {
+    SimulatedClients clients(clients_of(script, 10));
+    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
+  };
+  Federated strategy = for_clients(10);
+  strategy.client_selection = strategy::Random{.fraction = 0.3};
+  strategy.round = Synchronous{.replies = 5};
+  EXPECT_EQ(error_of(strategy), "a round needs 5 updates, and asks 3 clients: it could never end");
+  strategy.round = Synchronous{.replies = 5, .ask_beyond = 2};
+  EXPECT_EQ(error_of(strategy), "(no error)");
+  strategy = for_clients(10);
+  strategy.aggregation = strategy::Krum{.byzantine = 4};
+  EXPECT_NE(error_of(strategy).find("11"), std::string::npos);
+  EXPECT_NE(error_of(strategy).find("10"), std::string::npos);
+  strategy = for_clients(10);
+  strategy.client_selection = strategy::ByCapability{{"gpu"}};
+  EXPECT_EQ(error_of(strategy), "none of 10 clients has all of the required tags: gpu");
+  EXPECT_EQ(error_of(for_clients(11)), "expected 11 clients, as num_clients says, found 10");
+}
+
+// --- rounds that are not waited for ---
+
+TEST(BufferedRounds, WeighUpdatesByHowOldTheirModelIs) {
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1.0F : 7.0F)), .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2.5}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(2);
+  strategy.round = Buffered{.replies = 2, .staleness_exponent = 1};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  (void)rounds.run();  // client 0, at 1 and 2, both of the first model: +1
+  EXPECT_FLOAT_EQ(number_in(rounds.parameters()), 1.0F);
+  EXPECT_EQ(clients.now(), 2.0);
+  const RoundReport report = rounds.run();  // client 1 at 2.5, a model old, and client 0 at 3: (7 / 2 + 1) / 1.5 = 3
+  EXPECT_FLOAT_EQ(number_in(rounds.parameters()), 4.0F);
+  EXPECT_EQ(report.late, 1);
+  EXPECT_EQ(clients.now(), 3.0);
+}
+
+TEST(BufferedRounds, DropWhatIsTooOld) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 10.5}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(2);
+  strategy.round = Buffered{.replies = 1, .max_staleness = 3};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  std::int64_t dropped = 0;
+  for (int i = 0; i < 20; ++i) dropped += rounds.run().dropped;
+  EXPECT_EQ(dropped, 1);
+  EXPECT_EQ(number_in(rounds.parameters()), 0.0F);
+}
+
+// --- the same bits ---
+
+struct Learning {
+  ParameterSet parameters;
+  std::vector<double> losses;
+};
+
+// Clients that draw, differ in speed, drop out and fail.
+Script drawing_script() {
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
+    RandomStream draws({static_cast<std::uint64_t>(client), static_cast<std::uint64_t>(instructions.round)});
+    ParameterSet trained = given;
+    for (float& number : trained[0].values<float>()) number += static_cast<float>(draws.normal());
+    return FitResult{.parameters = trained, .rows = 1 + client % 7, .loss = draws.uniform()};
+  };
+  return script;
+}
+
+SimulatedClientsOptions restless_clients(const Script& script, int threads, const Compression& compression) {
+  SimulatedClientsOptions options = clients_of(script, 30, threads);
+  for (int i = 0; i < 30; ++i)
+    options.behaviour.push_back({.fit_seconds = 1 + 0.37 * ((i * 7) % 11), .dropout = 0.1, .failure = 0.1});
+  options.compression = compression;
+  return options;
+}
+
+ParameterSet many_numbers() {
+  ParameterSet set;
+  set.add({.name = "w", .shape = {40, 5}});
+  return set;
+}
+
+std::vector<Federated> restless_strategies() {
+  std::vector<Federated> all;
+  for (const strategy::FederatedRound& round : std::vector<strategy::FederatedRound>{
+           Synchronous{.replies = 6, .ask_beyond = 4, .deadline = 4, .late = Discount{}, .max_repeats = 50},
+           Synchronous{.replies = 6, .ask_beyond = 6}, Buffered{.replies = 4}}) {
+    for (const strategy::FederatedAggregation& rule : std::vector<strategy::FederatedAggregation>{
+             strategy::FedAvg{}, strategy::FedYogi{}, strategy::FedAvgM{}, strategy::Median{}}) {
+      Federated strategy = for_clients(30);
+      strategy.client_selection = strategy::Random{.fraction = 0.3};
+      strategy.round = round;
+      strategy.aggregation = rule;
+      all.push_back(strategy);
+    }
+  }
+  return all;
+}
+
+TEST(FederatedRounds, GiveTheSameBitsOnAnyNumberOfThreads) {
+  const Script script = drawing_script();
+  for (const Federated& strategy : restless_strategies()) {
+    std::vector<ParameterSet> learnt;
+    for (const int threads : {1, 2, 5}) {
+      SimulatedClients clients(restless_clients(script, threads, TopK{.fraction = 0.2}));
+      FederatedRounds rounds(many_numbers(), clients, {.strategy = strategy, .seed = 11});
+      for (int i = 0; i < 12; ++i) (void)rounds.run();
+      learnt.push_back(rounds.parameters());
+    }
+    EXPECT_TRUE(learnt[0] == learnt[1] && learnt[0] == learnt[2]) << to_string(TrainingStrategy(strategy));
+  }
+}
+
+TEST(FederatedRounds, GoOnFromACheckpointToTheBit) {
+  const Script script = drawing_script();
+  for (const Federated& strategy : restless_strategies()) {
+    for (const Compression& compression : std::vector<Compression>{NoCompression{}, TopK{.fraction = 0.2}}) {
+      SimulatedClients clients(restless_clients(script, 3, compression));
+      FederatedRounds rounds(many_numbers(), clients, {.strategy = strategy, .seed = 11});
+      ParameterSet saved;
+      for (int i = 0; i < 10; ++i) {
+        if (i == 5) {
+          rounds.save(saved);
+          clients.save(saved);
+        }
+        (void)rounds.run();
+      }
+      SimulatedClients others(restless_clients(script, 2, compression));
+      FederatedRounds resumed(many_numbers(), others, {.strategy = strategy, .seed = 11});
+      resumed.restore(saved);
+      others.restore(saved, resumed.parameters());
+      EXPECT_EQ(resumed.finished(), 5);
+      for (int i = 5; i < 10; ++i) (void)resumed.run();
+      EXPECT_TRUE(resumed.parameters() == rounds.parameters()) << to_string(TrainingStrategy(strategy));
+      EXPECT_EQ(others.now(), clients.now());
+      for (std::int64_t client = 0; client < 30; ++client)
+        EXPECT_TRUE(others.state_of(client) == clients.state_of(client)) << client;
+    }
+  }
+}
+
+// --- clients that are simulated ---
+
+TEST(SimulatedClients, KeepWhatTheySayBetweenRounds) {
+  const Script script;
+  SimulatedClients clients(clients_of(script, 3));
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
+  for (int i = 0; i < 4; ++i) (void)rounds.run();
+  for (std::int64_t client = 0; client < 3; ++client)
+    EXPECT_EQ(clients.state_of(client).at("state/rounds").values<std::int64_t>()[0], 4);
+}
+
+TEST(SimulatedClients, AreOnlyThereWhileTheyAreAsked) {
+  std::atomic<int> alive = 0;
+  std::atomic<int> most = 0;
+  struct Counted final : FederatedClient {
+    Counted(std::atomic<int>& how_many, std::atomic<int>& most_of_them) : alive(how_many) {
+      const int now = ++alive;
+      int before = most_of_them;
+      while (now > before && !most_of_them.compare_exchange_weak(before, now)) {
+      }
+    }
+    ~Counted() override { --alive; }
+    FitResult fit(const ParameterSet& given, const FitInstructions&) override {
+      return {.parameters = given, .rows = 1};
+    }
+    ClientEvaluation evaluate(const ParameterSet&) override { return {}; }
+    std::atomic<int>& alive;
+  };
+  SimulatedClients clients({.clients = std::vector<ClientInfo>(200),
+                            .make = [&](std::int64_t) { return std::make_unique<Counted>(alive, most); },
+                            .threads = 3});
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(200)});
+  (void)rounds.run();
+  EXPECT_LE(most, 3);
+}
+
+TEST(SimulatedClients, ThatHangEndTheRunWithinTheDeadline) {
+  auto let_go = std::make_shared<std::atomic<bool>>(false);
+  auto script = std::make_shared<Script>();  // outlives the threads that hang
+  script->fit = [let_go](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    while (client == 1 && !*let_go) std::this_thread::sleep_for(1ms);
+    return FitResult{.parameters = given, .rows = 1};
+  };
+  {
+    SimulatedClientsOptions options = clients_of(*script, 3);
+    options.make = [script](std::int64_t client) { return std::make_unique<ScriptedClient>(*script, client); };
+    options.deadline = 100ms;
+    SimulatedClients clients(std::move(options));
+    FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
+    try {
+      (void)rounds.run();
+      FAIL() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), "client 1 has not answered within 0.1 s");
+    }
+  }
+  *let_go = true;
+}
+
+TEST(SimulatedClients, RefuseWhatCannotBe) {
+  const Script script;
+  EXPECT_EQ(usage_error([&] { SimulatedClients clients(clients_of(script, 0)); }),
+            "expected at least one client, found 0");
+  EXPECT_EQ(usage_error([&] { SimulatedClients clients(clients_of(script, 2, 0)); }),
+            "expected at least one thread, found 0");
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.behaviour.resize(3);
+  EXPECT_EQ(usage_error([&] { SimulatedClients clients(std::move(options)); }),
+            "expected a behaviour for each of 2 clients, found 3");
+  SimulatedClients clients(clients_of(script, 2));
+  const auto model = std::make_shared<const ParameterSet>(one_number(0));
+  EXPECT_EQ(usage_error([&] { clients.ask({.client = 2, .parameters = model}); }),
+            "there is no client 2: expected 0 to 1");
+  clients.ask({.client = 1, .parameters = model});
+  EXPECT_EQ(usage_error([&] { clients.ask({.client = 1, .parameters = model}); }),
+            "client 1 is asked for a fit while it has one to do");
+}
+
+TEST(SimulatedClients, EvaluateWhileOthersTrain) {
+  Script script;
+  script.evaluate = [](std::int64_t client, const ParameterSet& given) {
+    return ClientEvaluation{
+        .rows = client + 1, .loss = number_in(given), .metrics = {{"m", static_cast<double>(client)}}};
+  };
+  SimulatedClientsOptions options = clients_of(script, 3);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2}, {.fit_seconds = 3}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(3);
+  strategy.round = Buffered{.replies = 1};
+  FederatedRounds rounds(one_number(4), clients, {.strategy = strategy});
+  (void)rounds.run();
+  const ClientEvaluation evaluation = rounds.evaluate({0, 1, 2});
+  EXPECT_EQ(evaluation.rows, 6);
+  EXPECT_EQ(evaluation.loss, number_in(rounds.parameters()));
+  EXPECT_DOUBLE_EQ(evaluation.metrics.at(0).value, (0 * 1 + 1 * 2 + 2 * 3) / 6.0);
+  EXPECT_EQ(clients.now(), 1.0);
+}
+
+}  // namespace
+}  // namespace tutti
