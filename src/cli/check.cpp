@@ -102,7 +102,9 @@ void print_nodes(const Graph& graph) {
   table.print();
 }
 
-std::string how_long(const RunTrain& train) {
+std::string how_long(const RunTrain& train, const TrainingStrategy& strategy) {
+  if (const auto* federated = std::get_if<strategy::Federated>(&strategy))
+    return fmt::format("{} rounds", federated->rounds);
   if (!train.steps) return fmt::format("{} epochs", *train.epochs);
   return train.epochs ? fmt::format("{} epochs or {} steps", *train.epochs, *train.steps)
                       : fmt::format("{} steps", *train.steps);
@@ -119,7 +121,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
              frozen > 0 ? fmt::format(", {} of them frozen", in_groups(frozen)) : "");
   fmt::print("data        {}, {} rows a step\n", run.data.source, run.data.batch_size);
   fmt::print("loss        {}\n", run.loss_name);
-  fmt::print("train       {}{}{}, into {}\n", how_long(run.train),
+  fmt::print("train       {}{}{}, into {}\n", how_long(run.train, run.graph.effective_strategy()),
              run.train.clip_norm > 0 ? fmt::format(", gradients up to the norm {}", run.train.clip_norm) : "",
              run.train.accumulate > 1 ? fmt::format(", {} steps to an update", run.train.accumulate) : "", run.output);
   fmt::print("optimizer   {}, lr {}\n", to_string(run.optimizer),
@@ -140,7 +142,10 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
     fmt::print("moved       {} between {} in a step\n", format_bytes(*footprint.moved),
                is_cut ? "workers" : "replicas");
   else
-    fmt::print("moved       not known: nothing carries this strategy out yet\n");
+    fmt::print("moved       not known: {}\n",
+               std::holds_alternative<strategy::Federated>(run.graph.effective_strategy())
+                   ? "it differs from round to round"
+                   : "nothing carries this strategy out yet");
 }
 
 // A trial ends where it would take more memory than there is, and leaves the rest of the machine some.

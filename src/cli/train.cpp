@@ -70,15 +70,16 @@ std::string how_to_start() {
 
 void tell_result(const TrainResult& result, const TrainRequest& request, const RunDocument& source) {
   if (result.reason == Reason::interrupted) {
-    fmt::print(request.json ? stderr : stdout, "{} of {} steps are done; to go on: {} {} --resume\n", result.step,
-               result.steps, how_to_start(), source.words());
+    fmt::print(request.json ? stderr : stdout, "{} of {} {}s are done; to go on: {} {} --resume\n", result.step,
+               result.steps, result.unit, how_to_start(), source.words());
     return;
   }
   if (request.json || request.quiet) return;
   if (result.step == result.steps && result.last_checkpoint.empty())
-    fmt::print("all {} steps were taken before; train.epochs or train.steps may ask for more\n", result.steps);
+    fmt::print("all {} {}s were taken before; {} may ask for more\n", result.steps, result.unit,
+               result.unit == "step" ? "train.epochs or train.steps" : "the strategy");
   if (result.best.value)
-    fmt::print("best: {} {:.4f}, after step {}\n", result.best.of, *result.best.value, result.best.step);
+    fmt::print("best: {} {:.4f}, after {} {}\n", result.best.of, *result.best.value, result.unit, result.best.step);
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ Json json_of(const event::RunStarted& run) {
           {"output", run.output},
           {"strategy", run.strategy},
           {"engine", run.engine},
+          {"notes", run.notes},
+          {"unit", run.unit},
           {"first_step", run.first_step},
           {"first_seconds", run.first_seconds},
           {"steps", run.steps},
@@ -39,7 +41,8 @@ Json json_of(const event::StepEnded& step) {
             {"compute", step.times.compute},
             {"communication", step.times.communication},
             {"waiting", step.times.waiting}}},
-          {"metrics", json_of(step.metrics)}};
+          {"metrics", json_of(step.metrics)},
+          {"counts", json_of(step.counts)}};
 }
 
 Json json_of(const event::EvaluationEnded& evaluation) {

@@ -106,6 +106,7 @@ class MetricsFile::Writer {
     line["lr"] = means.lr;
     line["rows_per_second"] = means.rows_per_second;
     for (const NamedNumber& metric : means.metrics) line.emplace("train_" + metric.name, metric.value);
+    for (const NamedNumber& count : means.counts) line.emplace(count.name, count.value);
   }
 
   void write_steps() {

@@ -48,7 +48,8 @@ std::string text_of(Part part, const ProgressState& state) {
   switch (part) {
     case Part::bar: return "";
     case Part::step: return aligned_of_total(state.step, state.steps);
-    case Part::epoch: return state.epoch > 0 ? "epoch " + of_total(state.epoch, state.epochs) : "";
+    case Part::epoch:
+      return state.epoch > 0 && state.unit == "step" ? "epoch " + of_total(state.epoch, state.epochs) : "";
     case Part::loss: return state.loss ? "loss " + format_measure(*state.loss) : "";
     case Part::metric: {
       if (!state.metric) return "";
@@ -122,7 +123,7 @@ std::string progress_line(const ProgressState& state, int width, BarStyle bar_st
 }
 
 std::string progress_text(const ProgressState& state) {
-  std::string text = "step " + of_total(state.step, state.steps);
+  std::string text = fmt::format("{} {}", state.unit, of_total(state.step, state.steps));
   for (const Part part :
        {Part::epoch, Part::loss, Part::metric, Part::rows_per_second, Part::communication, Part::time_left}) {
     const std::string its = text_of(part, state);

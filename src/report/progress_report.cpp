@@ -85,6 +85,7 @@ class Progress {
     seconds_ = run.first_seconds;
     state_.step = run.first_step;
     state_.steps = run.steps;
+    state_.unit = run.unit;
     if (run.steps_per_epoch > 0) state_.epochs = (run.steps + run.steps_per_epoch - 1) / run.steps_per_epoch;
   }
 
@@ -167,8 +168,9 @@ class ProgressReport::Teller {
     if (run.steps > 0 && run.first_step > 0) steps += fmt::format(", of which {} were taken before", run.first_step);
     say_about("strategy", run.strategy);
     say_about("engine", run.engine);
-    say_about("steps", steps);
+    say_about(run.unit + "s", steps);
     say_about("output", run.output);
+    for (const std::string& note : run.notes) say_unless_quiet(note);
   }
 
   void on(const event::StepEnded& step) {
@@ -182,13 +184,15 @@ class ProgressReport::Teller {
   }
 
   void on(const event::EvaluationEnded& evaluation) {
-    say_unless_quiet(fmt::format("step {}  epoch {}  {} {}{}", evaluation.step, evaluation.epoch, evaluation.split,
+    const std::string& unit = progress_.state().unit;
+    const std::string epoch = unit == "step" ? fmt::format("  epoch {}", evaluation.epoch) : "";
+    say_unless_quiet(fmt::format("{} {}{}  {} {}{}", unit, evaluation.step, epoch, evaluation.split,
                                  measures(evaluation.loss, evaluation.metrics),
                                  evaluation.is_best ? "  best so far" : ""));
   }
 
   void on(const event::CheckpointWritten& checkpoint) {
-    say_unless_quiet(fmt::format("step {}  checkpoint {}", checkpoint.step, checkpoint.path));
+    say_unless_quiet(fmt::format("{} {}  checkpoint {}", progress_.state().unit, checkpoint.step, checkpoint.path));
   }
 
   void on(const event::Warned& warning) { say("warning: " + warning.sentence); }
@@ -200,7 +204,7 @@ class ProgressReport::Teller {
                                                                                         : "interrupted";
     const std::optional<double>& loss = progress_.state().loss;
     erase();
-    say(fmt::format("{} at step {}, in {}{}", how, run.step, format_duration(run.seconds),
+    say(fmt::format("{} at {} {}, in {}{}", how, progress_.state().unit, run.step, format_duration(run.seconds),
                     loss ? ", loss " + format_measure(*loss) : ""));
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace tutti::detail {
 
@@ -21,6 +22,13 @@ void StepMeans::add(const event::StepEnded& step) {
     if (sum == metrics_.end()) sum = metrics_.insert(sum, Sum{.name = metric.name});
     sum->add(metric.value, weight);
   }
+  for (const NamedNumber& count : step.counts) {
+    const auto sum = std::ranges::find(counts_, count.name, &NamedNumber::name);
+    if (sum == counts_.end())
+      counts_.push_back(count);
+    else
+      sum->value += count.value;
+  }
   last_ = step;
 }
 
@@ -34,6 +42,7 @@ StepMeans::Means StepMeans::take() {
       .loss = loss_.value / loss_.weight,
       .rows_per_second = seconds > 0 ? static_cast<double>(rows_) / seconds : std::numeric_limits<double>::quiet_NaN()};
   for (const Sum& metric : metrics_) means.metrics.push_back({metric.name, metric.value / metric.weight});
+  means.counts = std::move(counts_);
   start(last_.seconds);
   return means;
 }

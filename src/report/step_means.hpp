@@ -24,6 +24,7 @@ class StepMeans {
     double loss = 0;
     double rows_per_second = 0;  // NaN where no time passed
     std::vector<NamedNumber> metrics = {};
+    std::vector<NamedNumber> counts = {};  // of all of them together
   };
 
   // Forgets all steps; the first one began when training had taken so many seconds.
@@ -49,6 +50,7 @@ class StepMeans {
   std::int64_t rows_ = 0;
   Sum loss_;
   std::vector<Sum> metrics_;
+  std::vector<NamedNumber> counts_;
   event::StepEnded last_;
 };
 

@@ -1,29 +1,10 @@
 #include <tutti/train/data_parallel_options.hpp>
 
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include <fmt/format.h>
 
+#include "private_names.hpp"
+
 namespace tutti {
-namespace {
-
-// Parameters and buffers of nodes that each replica has to itself, which are named by the paths of these.
-std::function<bool(const std::string&)> private_names(const Graph& graph) {
-  std::vector<std::string> prefixes;
-  for (const GraphNode& node : graph.nodes()) {
-    if (graph.is_private(node)) prefixes.push_back(node.path + ".");
-  }
-  if (prefixes.empty()) return {};
-  return [prefixes = std::move(prefixes)](const std::string& name) {
-    return std::ranges::any_of(prefixes, [&](const std::string& prefix) { return name.starts_with(prefix); });
-  };
-}
-
-}  // namespace
-
 DataParallelOptions data_parallel_options(const Run& run) {
   DataParallelOptions options{.replicas = 1,
                               .clip_norm = run.train.clip_norm,
@@ -40,7 +21,7 @@ DataParallelOptions data_parallel_options(const Run& run) {
   options.algorithm = method->algorithm;
   options.compression = method->compression;
   options.logical_shards = method->logical_shards;
-  options.is_private = private_names(run.graph);
+  options.is_private = detail::private_names(run.graph);
   return options;
 }
 

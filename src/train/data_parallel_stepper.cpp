@@ -66,7 +66,7 @@ class DataParallelStepper final : public Stepper {
         data_(training.data),
         world_(training.options.world),
         rule_(torch_options(run_->optimizer)),
-        net_(made_net(training)),
+        net_(made_net(*run_, training.weights, training.options.from)),
         model_(net_, net_->groups(*rule_), *rule_, options_for(*run_, world_)),
         has_private_(data_parallel_options(*run_).is_private != nullptr),
         evaluator_(run_, {.threads = local_replicas(), .world = has_private_ ? nullptr : world_}) {
@@ -143,18 +143,6 @@ class DataParallelStepper final : public Stepper {
   void restore(const ParameterSet& arrays) override { model_.restore(arrays); }
 
  private:
-  static std::shared_ptr<GraphModule> made_net(const Training& training) {
-    auto net = std::make_shared<GraphModule>(training.run->graph, training.run->seed);
-    if (!training.weights) return net;
-    try {
-      fill_module(*training.weights, *net);
-    } catch (const UsageError& error) {
-      throw UsageError(
-          fmt::format("{} has not the weights of this graph: {}", training.options.from.string(), error.what()));
-    }
-    return net;
-  }
-
   static DataParallelOptions options_for(const Run& run, Communicator* world) {
     DataParallelOptions options = data_parallel_options(run);
     options.world = world;

@@ -61,6 +61,12 @@ double measure_memory(const Run& run) {
     strategy.communication = strategy::DataStore{(std::filesystem::temp_directory_path() / name).string()};
     tried.graph.set_strategy(strategy);
   }
+  if (const auto* federated = std::get_if<strategy::Federated>(&tried.graph.effective_strategy())) {
+    strategy::Federated shorter = *federated;  // a few steps of each client tell
+    shorter.local = {.steps = kLeastSteps};
+    tried.graph.set_strategy(shorter);
+    for (ClientGroup& group : tried.clients) group.local.reset();
+  }
   // So that there are updates, and the state of the optimizer, among the steps.
   tried.train.accumulate = std::min<std::int64_t>(run.train.accumulate, kLeastSteps);
   const Events nobody;

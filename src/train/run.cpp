@@ -154,9 +154,17 @@ RunCheckpoints read_checkpoints(const JsonValue& value) {
   return checkpoints;
 }
 
-RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metrics) {
+// `has_rounds`: the strategy says how long the run is, and steps are its rounds.
+RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metrics, bool has_rounds) {
   const Options options(value);
   RunTrain train;
+  if (has_rounds) {
+    for (const char* key : {"epochs", "steps", "accumulate"}) {
+      if (const auto its = options.find(key))
+        throw its->error("the run is as long as the strategy has rounds, and \"local\" there says what a client does");
+    }
+    train.log_every = 1;
+  }
   train.evaluate_every = options.integer("evaluate_every", {.min = 0}, train.evaluate_every);
   train.log_every = options.integer("log_every", {.min = 1}, train.log_every);
   train.best_by = read_best_by(options, metrics);
@@ -171,7 +179,7 @@ RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metric
         std::chrono::duration<double>(deadline->number({.min = 0.001, .max = kMostSeconds})));
   }
   options.refuse_other_keys({});
-  if (!train.steps && !train.epochs) train.epochs = 1;
+  if (!train.steps && !train.epochs && !has_rounds) train.epochs = 1;
   return train;
 }
 
@@ -180,7 +188,7 @@ nlohmann::ordered_json to_json(const RunTrain& train) {
   if (train.epochs) json["epochs"] = *train.epochs;
   if (train.steps) json["steps"] = *train.steps;
   json["clip_norm"] = train.clip_norm;
-  json["accumulate"] = train.accumulate;
+  if (train.epochs || train.steps) json["accumulate"] = train.accumulate;
   json["evaluate_every"] = train.evaluate_every;
   json["log_every"] = train.log_every;
   json["best_by"] = train.best_by;
@@ -208,6 +216,11 @@ nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
   json["data"] = to_json(run.data.options, document.at("data"));
   json["graph"] = document.at("graph");
   if (document.contains("workers")) json["workers"] = document.at("workers");
+  if (!run.clients.empty()) {
+    json["data"]["client_split"] = to_json(run.data.client_split);
+    json["data"]["client_test"] = run.data.client_test;
+    for (const ClientGroup& group : run.clients) json["clients"].push_back(to_json(group));
+  }
   json["loss"] = document.at("loss");
   json["metrics"] = document.value("metrics", nlohmann::ordered_json::array());
   json["optimizer"] = to_json(run.optimizer);
@@ -253,6 +266,33 @@ std::vector<Worker> read_workers(const JsonValue& run, const Graph& graph) {
         .expected(fmt::format("at most the {} that the file lists", workers.size()));
   }
   return workers;
+}
+
+// What is of clients, and refused where there are none.
+void read_clients(const JsonValue& value, Run& run) {
+  const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy());
+  const JsonValue data = value.at("data");
+  const auto split = data.find("client_split");
+  const auto test = data.find("client_test");
+  const auto list = value.find("clients");
+  if (federated == nullptr) {
+    for (const auto& its : {split, test, list}) {
+      if (its)
+        throw its->error(fmt::format("{} has no clients; Federated has", name_of(run.graph.effective_strategy())));
+    }
+    return;
+  }
+  if (split) run.data.client_split = client_split_from_json(*split);
+  if (std::holds_alternative<Files>(run.data.client_split))
+    throw split->error("no source of data reads several files yet, one for each client");
+  if (test) run.data.client_test = test->number({.min = 0, .max = 1, .max_excluded = true});
+  if (needs_labels(run.data.client_split) && run.data.opened_by.description.classes == 0)
+    throw split->error("it looks at classes, and the target of the data is a number");
+  if (list) {
+    run.clients = client_groups_from_json(*list, federated->num_clients);
+  } else {
+    run.clients = {{.count = federated->num_clients}};
+  }
 }
 
 // The run has files of its own there.
@@ -302,8 +342,8 @@ void check_strategy(const JsonValue& value, const Run& run) {
 
 Run read_run(const JsonValue& value, const Registry& registry) {
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
-  value.refuse_other_keys({"seed", "data", "graph", "workers", "loss", "metrics", "optimizer", "schedule", "train",
-                           "checkpoints", "output"});
+  value.refuse_other_keys({"seed", "data", "graph", "workers", "clients", "loss", "metrics", "optimizer", "schedule",
+                           "train", "checkpoints", "output"});
   const std::optional<JsonValue> seed = value.find("seed");
 
   const JsonValue data_value = value.at("data");
@@ -318,7 +358,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
                .options = wishes,
                .batch_size = data_options.integer("batch_size", {.min = 1, .max = kMostRows}),
                .input_order = {}};
-  data_options.refuse_other_keys({});
+  data_options.refuse_other_keys({"client_split", "client_test"});
   refuse_unless_whole(data_value, data.opened_by.open != nullptr, "open");
 
   const JsonValue graph_value = value.at("graph");
@@ -341,22 +381,25 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   const std::optional<JsonValue> folder = value.find("output");
   const std::optional<JsonValue> schedule = value.find("schedule");
   if (folder && folder->string().empty()) throw folder->expected("a folder");
+  const bool has_rounds = std::holds_alternative<strategy::Federated>(graph.effective_strategy());
   Run run{.seed = seed ? seed->unsigned_integer() : 0,
           .data = std::move(data),
           .graph = std::move(graph),
           .workers = {},
+          .clients = {},
           .loss_name = loss_name,
           .loss = std::move(loss),
           .metrics = {},
           .optimizer = optimizer_from_json(value.at("optimizer")),
           .schedule = schedule ? schedule_from_json(*schedule) : Schedule{},
-          .train = read_train(train, metrics),
+          .train = read_train(train, metrics, has_rounds),
           .checkpoints = checkpoints ? read_checkpoints(*checkpoints) : RunCheckpoints{},
           .output = folder ? folder->string() : "runs/latest",
           .warnings = {},
           .resolved = nullptr};
   run.metrics = std::move(metrics);
   run.workers = read_workers(value, run.graph);
+  read_clients(value, run);
   check_strategy(value, run);
   run.warnings = run.graph.warnings();
   warn_of_what_is_not_trained(run.graph, run.warnings);

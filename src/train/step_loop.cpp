@@ -107,7 +107,9 @@ class StepLoop {
                           .lr = rate,
                           .rows = result.rows,
                           .times = result.times,
-                          .metrics = std::move(result.metrics)});
+                          .metrics = std::move(result.metrics),
+                          .counts = std::move(result.counts)});
+    for (const std::string& problem : result.problems) tell(event::Warned{problem});
     return result.is_interrupted;
   }
 
@@ -131,6 +133,15 @@ class StepLoop {
                                   .loss = evaluation.loss,
                                   .metrics = evaluation.metrics,
                                   .is_best = i == 0 && is_best});
+    }
+    if (const std::optional<Evaluation> evaluation = stepper_.evaluate_clients()) {
+      tell(event::EvaluationEnded{.step = step_,
+                                  .epoch = epoch(),
+                                  .seconds = training_.seconds(),
+                                  .split = "clients",
+                                  .rows = evaluation->rows,
+                                  .loss = evaluation->loss,
+                                  .metrics = evaluation->metrics});
     }
     return is_best;
   }
@@ -174,7 +185,7 @@ void run_steps(Training& training, Stepper& stepper) {
     }
     training.checkpoint->arrays = {};
   }
-  start(training, stepper.describe());
+  start(training, stepper);
   StepLoop(training, stepper).run();
 }
 

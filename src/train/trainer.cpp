@@ -10,6 +10,7 @@
 #include <tutti/collective/parameter_sets.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/nn/blas.hpp>
+#include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/batch.hpp>
 #include <tutti/train/data_store.hpp>
 #include <tutti/train/found_partitions.hpp>
@@ -33,6 +34,7 @@ MakeStepper find_stepper(const TrainingStrategy& strategy) {
   if (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation))
     return make_data_parallel_stepper;
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) return make_model_parallel_stepper;
+  if (std::holds_alternative<strategy::Federated>(strategy)) return make_federated_stepper;
   return nullptr;
 }
 
@@ -44,7 +46,13 @@ void fit_in_steps(Training& training) {
 // What carries a strategy out; null where nothing does yet.
 Fit find_fit(const TrainingStrategy& strategy) { return find_stepper(strategy) == nullptr ? nullptr : fit_in_steps; }
 
+bool has_rounds(const Run& run) { return std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()); }
+
+std::string unit_of(const Run& run) { return has_rounds(run) ? "round" : "step"; }
+
 std::int64_t steps_of(const Run& run, std::int64_t steps_per_epoch) {
+  if (const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy()))
+    return federated->rounds;
   const std::int64_t by_epochs = run.train.epochs ? *run.train.epochs * steps_per_epoch : *run.train.steps;
   return std::min(by_epochs, run.train.steps.value_or(by_epochs));
 }
@@ -175,7 +183,19 @@ std::string Training::best_of() const {
   return fmt::format("{} {}", data.validation ? "validation" : "test", run->train.best_by);
 }
 
-void start(Training& training, const std::string& engine) {
+std::shared_ptr<GraphModule> made_net(const Run& run, const std::optional<ParameterSet>& weights,
+                                      const std::filesystem::path& from) {
+  auto net = std::make_shared<GraphModule>(run.graph, run.seed);
+  if (!weights) return net;
+  try {
+    fill_module(*weights, *net);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{} has not the weights of this graph: {}", from.string(), error.what()));
+  }
+  return net;
+}
+
+void start(Training& training, const Stepper& stepper) {
   const Run& run = *training.run;
   if (training.speaks()) {
     if (!training.folder) training.folder.emplace(run.output);
@@ -193,12 +213,14 @@ void start(Training& training, const std::string& engine) {
   if (!training.speaks()) return;
   training.events.tell(event::RunStarted{.output = run.output,
                                          .strategy = to_string(run.graph.effective_strategy()),
-                                         .engine = engine + training.found_cut,
+                                         .engine = stepper.describe() + training.found_cut,
+                                         .notes = stepper.notes(),
+                                         .unit = unit_of(run),
                                          .first_step = training.first_step(),
                                          .first_seconds = training.checkpoint ? training.checkpoint->state.seconds : 0,
                                          .steps = training.steps,
                                          .steps_per_epoch = training.steps_per_epoch,
-                                         .rows_per_step = run.data.batch_size});
+                                         .rows_per_step = has_rounds(run) ? 0 : run.data.batch_size});
   for (const std::string& warning : training.warnings) training.events.tell(event::Warned{warning});
 }
 
@@ -226,6 +248,12 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
         return fmt::format("the subgraph '{}': inside ModelParallel, expected a plain AllReduce, found {}",
                            subgraph.path, to_string(*subgraph.strategy));
     }
+  }
+  if (const auto* federated = std::get_if<strategy::Federated>(&strategy)) {
+    if (processes > 1)
+      return fmt::format("the clients of Federated are simulated by one process, and there are {}", processes);
+    if (!std::holds_alternative<strategy::Local>(federated->inner))
+      return fmt::format("nothing carries an inner strategy of clients out yet: {}", to_string(strategy));
   }
   const auto workers = static_cast<int>(run.workers.size());
   if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {
@@ -277,13 +305,15 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
       .run = with_partitions(run, data, options.world), .data = std::move(data), .events = events, .options = options};
   training.warnings = training.run->warnings;
   if (wants_partitions(run)) training.found_cut = tell_partitions(*training.run);
-  training.steps_per_epoch = Sampler({.rows = training.data.train->size(),
-                                      .batch_size = run.data.batch_size,
-                                      .seed = run.seed,
-                                      .drop_last = run.data.options.drop_last})
-                                 .steps_per_epoch();
+  training.steps_per_epoch = has_rounds(run) ? 1
+                                             : Sampler({.rows = training.data.train->size(),
+                                                        .batch_size = run.data.batch_size,
+                                                        .seed = run.seed,
+                                                        .drop_last = run.data.options.drop_last})
+                                                   .steps_per_epoch();
   training.steps = steps_of(run, training.steps_per_epoch);
   training.result.steps = training.steps;
+  training.result.unit = unit_of(run);
   if (const std::int64_t rest = training.steps % run.train.accumulate; rest != 0)
     training.warnings.push_back(fmt::format("{} steps go into an update, so that the last {} of {} go into none",
                                             run.train.accumulate, rest, training.steps));

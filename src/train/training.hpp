@@ -58,8 +58,10 @@ struct StepResult {
   std::int64_t rows = 0;
   event::StepTimes times = {};
   std::vector<NamedNumber> metrics = {};
-  std::vector<StepSpan> spans = {};  // of this process
-  bool is_interrupted = false;       // on any process
+  std::vector<NamedNumber> counts = {};    // what else there was of it
+  std::vector<std::string> problems = {};  // that it went on in spite of
+  std::vector<StepSpan> spans = {};        // of this process
+  bool is_interrupted = false;             // on any process
 };
 
 // Carries out a run's steps, one by one. With a world, all processes make the same calls.
@@ -69,20 +71,23 @@ class Stepper {
 
   // In a line, for people.
   virtual std::string describe() const = 0;
+  // What else people should know before it begins, in lines.
+  virtual std::vector<std::string> notes() const { return {}; }
   // The first step is the one after so many.
   virtual void begin(std::int64_t steps_taken) = 0;
   // With the optimizer's own rate times a factor; returns the rate.
   virtual double set_rate(double factor) = 0;
   virtual StepResult step(bool is_interrupted) = 0;
   virtual Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) = 0;
+  // By clients, with rows of their own; nothing where there are none.
+  virtual std::optional<Evaluation> evaluate_clients() { return std::nullopt; }
   // For checkpoints: on rank 0 all that the next step depends on.
   virtual void save(ParameterSet& arrays) = 0;
   virtual void restore(const ParameterSet& arrays) = 0;
 };
 
-// Once nothing is left that could be refused: the output folder is the run's from now on, and events begin. `engine`
-// says in a line what carries the run out.
-void start(Training& training, const std::string& engine);
+// Once nothing is left that could be refused: the output folder is the run's from now on, and events begin.
+void start(Training& training, const Stepper& stepper);
 
 // From the beginning, or where the checkpoint ends, to the end of the run.
 void run_steps(Training& training, Stepper& stepper);
@@ -92,6 +97,12 @@ void run_steps(Training& training, Stepper& stepper);
 // Local, and DataParallel with AllReduce.
 std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training);
 std::unique_ptr<Stepper> make_model_parallel_stepper(const Training& training);
+// A step is a round.
+std::unique_ptr<Stepper> make_federated_stepper(const Training& training);
+
+// The run's network, with the weights of the file where there is one to begin with.
+std::shared_ptr<GraphModule> made_net(const Run& run, const std::optional<ParameterSet>& weights,
+                                      const std::filesystem::path& from);
 
 // That of the run's strategy, which why_not_trainable has nothing against.
 std::unique_ptr<Stepper> make_stepper(const Training& training);

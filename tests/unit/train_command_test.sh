@@ -149,7 +149,6 @@ beside refused 2 "targets.npy: expected 6 rows, as many as inputs.npy has, found
 
 # Strategies that nothing carries out.
 for strategy in \
-  '{"type": "Federated", "num_clients": 4, "rounds": 2, "aggregation": {"method": "FedAvg"}, "client_selection": {"method": "All"}}' \
   '{"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}}' \
   '{"type": "PopulationBased", "population_size": 4, "generations": 2, "exploit": {"method": "Truncation", "fraction": 0.25},
     "explore": {"method": "Resample"}}' \

@@ -34,12 +34,14 @@ namespace event {
 
 // Before the first step.
 struct RunStarted {
-  std::string output = {};      // the folder
-  std::string strategy = {};    // in a line, for people
-  std::string engine = {};      // the same: which path gradients take
-  std::int64_t first_step = 0;  // steps taken before, by the run that this one goes on from
-  double first_seconds = 0;     // of training, that those took
-  std::int64_t steps = 0;       // of the whole run
+  std::string output = {};              // the folder
+  std::string strategy = {};            // in a line, for people
+  std::string engine = {};              // the same: which path gradients take
+  std::vector<std::string> notes = {};  // what else people should know, in lines
+  std::string unit = "step";            // what people call a step: "round" where it is one
+  std::int64_t first_step = 0;          // steps taken before, by the run that this one goes on from
+  double first_seconds = 0;             // of training, that those took
+  std::int64_t steps = 0;               // of the whole run
   std::int64_t steps_per_epoch = 0;
   std::int64_t rows_per_step = 0;
 };
@@ -61,6 +63,7 @@ struct StepEnded {
   std::int64_t rows = 0;
   StepTimes times = {};
   std::vector<NamedNumber> metrics = {};  // of its rows, before the update
+  std::vector<NamedNumber> counts = {};   // what else there was of it: those of several steps add up
 };
 
 struct EvaluationEnded {

@@ -16,6 +16,7 @@ namespace tutti {
 
 // What is not known is left out.
 struct ProgressState {
+  std::string unit = "step";  // what people call a step
   std::int64_t step = 0;
   std::int64_t steps = 0;  // 0 where nobody knows
   std::int64_t epoch = 0;

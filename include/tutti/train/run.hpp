@@ -16,11 +16,13 @@
 #include <nlohmann/json_fwd.hpp>
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/json.hpp>
+#include <tutti/data/client_split.hpp>
 #include <tutti/data/data_options.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/graph/cut.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/kernels/optimizer.hpp>
+#include <tutti/train/client_group.hpp>
 #include <tutti/train/loss.hpp>
 #include <tutti/train/schedule.hpp>
 
@@ -40,6 +42,9 @@ struct RunData {
   DataOptions options;
   std::int64_t batch_size = 0;           // rows of all replicas together
   std::vector<std::size_t> input_order;  // for each input of the graph, which of the source's it is
+  // Of Federated: whose rows are whose, and the share of its rows that a client evaluates with.
+  ClientSplit client_split = Iid{};
+  double client_test = 0;
 };
 
 struct RunMetric {
@@ -56,7 +61,8 @@ struct EarlyStopping {
 
 // How long, how the gradients of a step become an update, and how often somebody looks.
 struct RunTrain {
-  std::optional<std::int64_t> epochs;  // at least one of the two; the run ends with whichever comes first
+  // At least one of the two, and the run ends with whichever comes first; none where a strategy has rounds.
+  std::optional<std::int64_t> epochs;
   std::optional<std::int64_t> steps;
   double clip_norm = 0;             // none, where 0
   std::int64_t accumulate = 1;      // steps to an update
@@ -78,7 +84,8 @@ struct Run {
   std::uint64_t seed = 0;
   RunData data;
   Graph graph;
-  std::vector<Worker> workers;  // of ModelParallel: those that the file lists, or that partitions name
+  std::vector<Worker> workers;       // of ModelParallel: those that the file lists, or that partitions name
+  std::vector<ClientGroup> clients;  // of Federated
   std::string loss_name;
   Loss loss;
   std::vector<RunMetric> metrics;

@@ -42,7 +42,8 @@ struct TrainOptions {
 struct TrainResult {
   event::RunEnded::Reason reason = event::RunEnded::Reason::finished;
   std::int64_t step = 0;
-  std::int64_t steps = 0;  // of the whole run
+  std::int64_t steps = 0;     // of the whole run
+  std::string unit = "step";  // what people call one of them
   double seconds = 0;
   BestState best = {};
   std::filesystem::path last_checkpoint = {};

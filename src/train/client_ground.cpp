@@ -1,0 +1,115 @@
+#include "client_ground.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/random.hpp>
+#include <tutti/nn/tensor_set.hpp>
+
+#include "private_names.hpp"
+
+namespace tutti::detail {
+namespace {
+
+constexpr std::uint64_t kSpeedDraws = 0x59eed;
+constexpr std::uint64_t kTestRowDraws = 0x7e57;
+
+std::vector<std::int64_t> labels_of(const Run& run, const Dataset& rows) {
+  const DataDescription& data = run.data.opened_by.description;
+  if (data.classes == 0 || !data.target.shape.empty()) return {};
+  constexpr std::int64_t kAtOnce = 4096;
+  std::vector<std::int64_t> labels;
+  for (std::int64_t first = 0; first < rows.size(); first += kAtOnce) {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(std::min(kAtOnce, rows.size() - first)));
+    std::iota(numbers.begin(), numbers.end(), first);
+    const torch::Tensor targets = rows.packed_rows(numbers).target.contiguous();
+    labels.insert(labels.end(), targets.data_ptr<std::int64_t>(), targets.data_ptr<std::int64_t>() + targets.numel());
+  }
+  return labels;
+}
+
+// Of each client's rows a share, and at least one where it has two.
+void take_test_rows(ClientGround& ground) {
+  const double share = ground.run->data.client_test;
+  if (share == 0) return;
+  ground.test.resize(ground.train.size());
+  for (std::size_t client = 0; client < ground.train.size(); ++client) {
+    std::vector<std::int64_t>& train = ground.train[client];
+    if (train.size() < 2) continue;
+    const auto count = std::clamp<std::size_t>(
+        static_cast<std::size_t>(share * static_cast<double>(train.size()) + 0.5), 1, train.size() - 1);
+    RandomStream draws({ground.run->seed, kTestRowDraws, client});
+    draws.shuffle(std::span(train));
+    ground.test[client].assign(train.end() - static_cast<std::ptrdiff_t>(count), train.end());
+    train.resize(train.size() - count);
+    std::ranges::sort(train);
+    std::ranges::sort(ground.test[client]);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const ClientGround> make_client_ground(std::shared_ptr<const Run> run,
+                                                       std::shared_ptr<const Dataset> rows, const GraphModule& net) {
+  auto ground = std::make_shared<ClientGround>();
+  ground->run = std::move(run);
+  ground->rows = std::move(rows);
+  const Run& its = *ground->run;
+  const auto& federated = std::get<strategy::Federated>(its.graph.effective_strategy());
+  ground->labels = labels_of(its, *ground->rows);
+  if (needs_labels(its.data.client_split) && ground->labels.empty())
+    throw UsageError(fmt::format("data.client_split: {} looks at the class of a row, and rows have several",
+                                 to_string(its.data.client_split)));
+  ground->train = split_clients(
+      its.data.client_split,
+      {.clients = federated.num_clients, .rows = ground->rows->size(), .labels = ground->labels, .file_of_row = {}},
+      its.seed);
+  take_test_rows(*ground);
+  for (const ClientGroup& group : its.clients) {
+    ground->group_of.resize(ground->group_of.size() + static_cast<std::size_t>(group.count),
+                            static_cast<std::uint32_t>(ground->settings.size()));
+    ground->settings.push_back({.local = group.local.value_or(federated.local),
+                                .batch_size = group.batch_size.value_or(its.data.batch_size),
+                                .optimizer = group.optimizer.value_or(its.optimizer),
+                                .schedule = group.schedule});
+  }
+  const auto is_personal = private_names(its.graph);
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor, bool is_trained) {
+    if (is_personal && is_personal(name)) {
+      add_tensor(ground->personal, name, tensor);
+    } else {
+      add_tensor(ground->shared, name, tensor);
+      ground->is_trained.push_back(is_trained);
+    }
+  };
+  // What is frozen is the same everywhere, and stays where it is.
+  for (const auto& item : net.named_parameters()) {
+    if (item.value().requires_grad()) add(item.key(), item.value(), true);
+  }
+  for (const auto& item : net.named_buffers()) add(item.key(), item.value(), false);
+  if (std::ranges::none_of(ground->is_trained, std::identity()))
+    throw UsageError("there is nothing for clients to learn together: all parameters are frozen or stay on the client");
+  return ground;
+}
+
+void describe_clients(const ClientGround& ground, std::vector<ClientInfo>& clients,
+                      std::vector<ClientBehaviour>& behaviour) {
+  for (std::size_t client = 0; client < ground.train.size(); ++client) {
+    const ClientGroup& group = ground.run->clients[ground.group_of[client]];
+    const std::int64_t rows = std::ssize(ground.train[client]);
+    RandomStream draws({ground.run->seed, kSpeedDraws, client});
+    const double speed = draw(group.speed, draws);
+    const double dropout = draw(group.dropout, draws);
+    const double failure = draw(group.failure, draws);
+    const auto steps = static_cast<double>(ground.settings_of(static_cast<std::int64_t>(client)).steps(rows));
+    clients.push_back({.tags = group.tags, .rows = rows});
+    behaviour.push_back({.fit_seconds = steps / std::max(speed, 1e-9),
+                         .dropout = std::clamp(dropout, 0.0, 1.0),
+                         .failure = std::clamp(failure, 0.0, 1.0)});
+  }
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,176 @@
+// Federated runs: a step is a round, and clients are simulated in this process.
+#include <chrono>
+
+#include <fmt/format.h>
+#include <tutti/coordinate/federated_rounds.hpp>
+#include <tutti/coordinate/simulated_clients.hpp>
+#include <tutti/nn/blas.hpp>
+#include <tutti/nn/one_thread.hpp>
+#include <tutti/nn/tensor_set.hpp>
+#include <tutti/train/torch_optimizer.hpp>
+
+#include "client_ground.hpp"
+#include "training.hpp"
+
+namespace tutti::detail {
+namespace {
+
+class FederatedStepper final : public Stepper {
+ public:
+  explicit FederatedStepper(const Training& training)
+      : run_(training.run),
+        strategy_(std::get<strategy::Federated>(run_->graph.effective_strategy())),
+        net_(make_net(training)),
+        ground_(make_client_ground(run_, training.data.train, *net_)),
+        seats_(std::make_shared<ClientSeats>(ground_)),
+        threads_(strategy_.threads > 0 ? static_cast<int>(strategy_.threads) : usable_core_count()),
+        clients_(options_of_clients()),
+        rounds_(ground_->shared, clients_,
+                {.strategy = strategy_, .seed = run_->seed, .is_trained = ground_->is_trained}),
+        evaluator_(run_, {.threads = threads_}) {
+    set_up_blas();
+  }
+
+  std::string describe() const override {
+    const auto kilobytes = [](const ParameterSet& set) { return (static_cast<double>(set.bytes()) + 500) / 1000; };
+    return fmt::format(
+        "clients on {} thread{}, {:.0f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
+        kilobytes(ground_->shared),
+        ground_->personal.empty() ? "" : fmt::format("; {:.0f} kB stay on each", kilobytes(ground_->personal)));
+  }
+
+  std::vector<std::string> notes() const override {
+    const std::string summary =
+        summarise_clients(ground_->train, ground_->labels, run_->data.opened_by.description.class_names);
+    std::vector<std::string> lines;
+    for (std::size_t begin = 0; begin < summary.size();) {
+      const std::size_t end = summary.find('\n', begin);
+      lines.push_back(summary.substr(begin, end - begin));
+      begin = end == std::string::npos ? summary.size() : end + 1;
+    }
+    return lines;
+  }
+
+  void begin(std::int64_t) override {}
+
+  double set_rate(double factor) override {
+    rate_factor_ = factor;
+    return torch_options(run_->optimizer)->get_lr() * factor;
+  }
+
+  StepResult step(bool is_interrupted) override {
+    const auto began = std::chrono::steady_clock::now();
+    const double clock = clients_.now();
+    RoundReport report = rounds_.run(rate_factor_);
+    StepResult result;
+    result.loss = report.loss;
+    result.rows = report.rows;
+    result.metrics = std::move(report.metrics);
+    result.is_interrupted = is_interrupted;
+    result.problems = std::move(report.problems);
+    result.times.compute = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const auto count = [&](const char* name, auto number) {
+      result.counts.push_back({name, static_cast<double>(number)});
+    };
+    count("asked", report.asked);
+    count("updates", report.updates);
+    count("late", report.late);
+    count("dropped", report.dropped);
+    count("refused", report.refused);
+    count("failed", report.failed);
+    count("repeats", report.repeats);
+    count("bytes_down", report.bytes_down);
+    count("bytes_up", report.bytes_up);
+    count("clock", report.seconds - clock);
+    return result;
+  }
+
+  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
+    fill_net();
+    return evaluator_.evaluate(net_, rows);
+  }
+
+  std::optional<Evaluation> evaluate_clients() override {
+    if (ground_->test.empty()) return std::nullopt;
+    std::vector<std::int64_t> all;
+    for (std::size_t client = 0; client < ground_->test.size(); ++client) {
+      if (!ground_->test[client].empty()) all.push_back(static_cast<std::int64_t>(client));
+    }
+    ClientEvaluation its = rounds_.evaluate(all);
+    return Evaluation{.rows = its.rows, .loss = its.loss, .metrics = std::move(its.metrics)};
+  }
+
+  void save(ParameterSet& arrays) override {
+    fill_net();
+    rounds_.save(arrays);
+    ParameterSet all;
+    add_module(all, *net_);
+    for (const NamedArray& array : all) {
+      if (arrays.find(array.name()) == nullptr) arrays.add(array.layout(), array.bytes());
+    }
+    clients_.save(arrays);
+  }
+
+  void restore(const ParameterSet& arrays) override {
+    rounds_.restore(arrays);
+    clients_.restore(arrays, rounds_.parameters());
+  }
+
+ private:
+  static std::shared_ptr<GraphModule> make_net(const Training& training) {
+    return made_net(*training.run, training.weights, training.options.from);
+  }
+
+  SimulatedClientsOptions options_of_clients() const {
+    SimulatedClientsOptions options{.make = [seats = seats_](std::int64_t client) { return seats->seat(client); },
+                                    .compression = strategy_.compression,
+                                    .is_trained = ground_->is_trained,
+                                    .threads = threads_,
+                                    .seed = run_->seed,
+                                    .deadline = run_->train.deadline,
+                                    .prepare_thread = use_one_thread};
+    describe_clients(*ground_, options.clients, options.behaviour);
+    return options;
+  }
+
+  // The server's model, with the layers of its own that the first client has.
+  void fill_net() {
+    ParameterSet all;
+    for (const NamedArray& array : rounds_.parameters()) all.add(array.layout(), array.bytes());
+    const ParameterSet& first = clients_.state_of(0);
+    for (const NamedArray& array : ground_->personal) {
+      const NamedArray* own = first.find("state/" + array.name());
+      all.add(array.layout(), own != nullptr ? own->bytes() : array.bytes());
+    }
+    fill_named(all, *net_);
+  }
+
+  static void fill_named(const ParameterSet& set, const GraphModule& net) {
+    const torch::NoGradGuard no_gradients;
+    auto parameters = net.named_parameters();
+    auto buffers = net.named_buffers();
+    for (const NamedArray& array : set) {
+      torch::Tensor* parameter = parameters.find(array.name());
+      copy_to_tensor(array, parameter != nullptr ? *parameter : buffers[array.name()]);
+    }
+  }
+
+  std::shared_ptr<const Run> run_;
+  strategy::Federated strategy_;
+  std::shared_ptr<GraphModule> net_;
+  std::shared_ptr<const ClientGround> ground_;
+  std::shared_ptr<ClientSeats> seats_;
+  int threads_;
+  SimulatedClients clients_;
+  FederatedRounds rounds_;
+  Evaluator evaluator_;
+  double rate_factor_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Stepper> make_federated_stepper(const Training& training) {
+  return std::make_unique<FederatedStepper>(training);
+}
+
+}  // namespace tutti::detail

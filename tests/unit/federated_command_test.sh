@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Federated runs of `tutti train`: the same weights on any number of threads and after a resume, whose rows are whose, clients that
+# differ, and what is refused.
+#
+#   tests/unit/federated_command_test.sh <tutti>
+set -uo pipefail
+root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
+# shellcheck source=tests/unit/expect.sh
+source "$root/tests/unit/expect.sh"
+export TUTTI_QUIET=1
+tutti=$(readlink -f -- "$1")
+cd "$scratch" || exit 1
+
+# A short run of the irises, with 12 clients.
+federated='{"type": "Federated", "num_clients": 12, "rounds": 6, "aggregation": {"method": "FedAvg"},
+  "client_selection": {"method": "Random", "fraction": 0.5}}'
+short=("$tutti" train "$root/examples/iris.json" --set train={} --set data.batch_size=4 --set data.split.test=0.2
+       --set 'schedule="constant"' --set "graph.strategy=$federated")
+# The arrays of a run's last checkpoint, without what else is in the file.
+weights() { "$tutti" export "$1" "$1.safetensors" --weights last >/dev/null && sha256sum <"$1.safetensors"; }
+
+expect 0 "client 11: 10 rows: " "${short[@]}" --output plain
+expect 0 "finished at round 6" "${short[@]}" --output plain --quiet
+expect 0 '"bytes_up":' cat plain/metrics.jsonl
+expect 0 '"clock":' cat plain/metrics.jsonl
+
+restless=(--set 'clients=[{"speed": {"method": "LogNormal", "median": 100, "sigma": 0.7}, "dropout": 0.1, "failure": 0.1}]')
+synchronous=(--set 'graph.strategy.round={"method": "Synchronous", "replies": 4, "deadline": 0.2, "late": {"method": "Discount"},
+  "max_repeats": 100}')
+buffered=(--set 'graph.strategy.round={"method": "Buffered", "replies": 3}' --set 'graph.strategy.compression={"TopK": 0.2}'
+          --set graph.strategy.aggregation='{"method": "FedYogi", "beta1": 0.9, "beta2": 0.99, "tau": 0.001}')
+for how in synchronous buffered; do
+  options=("${synchronous[@]}")
+  [[ $how == synchronous ]] || options=("${buffered[@]}")
+  expect 0 "" "${short[@]}" --output "$how-1" --quiet "${restless[@]}" "${options[@]}" --set graph.strategy.threads=1
+  expect 0 "" "${short[@]}" --output "$how-3" --quiet "${restless[@]}" "${options[@]}" --set graph.strategy.threads=3
+  expect 0 "" "${short[@]}" --output "$how-r" --quiet "${restless[@]}" "${options[@]}" --set graph.strategy.rounds=2
+  expect 0 "finished at round 6" "${short[@]}" --output "$how-r" --quiet "${restless[@]}" "${options[@]}" --resume
+  once=$(weights "$how-1")
+  expect 0 "$once" echo "$(weights "$how-3")"
+  expect 0 "$once" echo "$(weights "$how-r")"
+done
+
+for split in '{"method": "Iid"}' '{"method": "Shards", "per_client": 2}' '{"method": "Dirichlet", "alpha": 0.3}' \
+  '{"method": "QuantitySkew"}'; do
+  expect 0 "clients loss" "${short[@]}" --output split --set "data.client_split=$split" --set data.client_test=0.2
+done
+
+# <error> <option>...: refused, and nothing is left behind.
+refused() {
+  expect 2 "$1" "${short[@]}" --output never "${@:2}"
+  expect 1 "" test -e never
+}
+refused "Local has no clients; Federated has" --set 'graph.strategy={"type": "Local"}' --set data.client_test=0.1
+refused "Local has no clients; Federated has" --set 'graph.strategy={"type": "Local"}' --set 'clients=[{"count": 12}]'
+refused "the run is as long as the strategy has rounds" --set train.epochs=3
+refused "the groups have 7 clients, and num_clients is 12" --set 'clients=[{"count": 3}, {"count": 4}]'
+refused "the groups have 12 clients without the last, which has the rest" --set 'clients=[{"count": 12}, {"speed": 3}]'
+refused "clients[0].speed" --set 'clients=[{"speed": 0}]'
+refused "clients[0].dropout" --set 'clients=[{"dropout": 2}]'
+refused "none of 12 clients has all of the required tags: gpu" \
+  --set 'graph.strategy.client_selection={"method": "ByCapability", "required_tags": ["gpu"]}'
+refused "expected at least 11 updates" --set 'graph.strategy.aggregation={"method": "Krum", "byzantine": 4}'
+refused "a round needs 9 updates, and asks 6 clients" --set 'graph.strategy.round={"method": "Synchronous", "replies": 9}'
+refused "120 rows" --set graph.strategy.num_clients=121
+refused "data.client_split.method" --set 'data.client_split={"method": "Dirchlet"}'
+refused "no source of data reads several files yet" --set 'data.client_split={"method": "Files"}'
+refused "nothing carries an inner strategy of clients out yet" \
+  --set 'graph.strategy.inner={"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}'
+expect 1 "round 1: it had 0 of the 6 good updates that it needs" "${short[@]}" --output failing --set 'clients=[{"failure": 1}]' \
+  --set 'graph.strategy.round={"method": "Synchronous", "too_few": "end"}'
+finish
