@@ -165,6 +165,13 @@ inline std::vector<std::string> with_other_strategies(const std::string& residua
       with["graph"]["nodes"][1]["strategy"] = nlohmann::ordered_json::parse(
           R"({"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}})");
     if (type == "DataParallel" || type == "Federated") with["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+    if (type == "Federated") {
+      with["train"] = nlohmann::ordered_json::object();
+      with["data"]["client_split"] = {{"method", "Dirichlet"}, {"alpha", 0.5}};
+      with["data"]["client_test"] = 0.1;
+      with["clients"] = nlohmann::ordered_json::parse(
+          R"([{"count": 4, "tags": ["a"], "speed": {"method": "Uniform", "min": 1, "max": 9}, "epochs": 2}, {"dropout": 0.1}])");
+    }
     texts.push_back(with.dump(1));
   }
   return texts;
