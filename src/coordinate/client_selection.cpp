@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -88,7 +89,10 @@ std::vector<std::int64_t> choose_by_loss(std::span<const std::int64_t> candidate
                                          std::int64_t count) {
   std::vector<std::size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return losses[a] > losses[b]; });
+  const auto loss = [&](std::size_t i) {
+    return std::isnan(losses[i]) ? std::numeric_limits<double>::infinity() : losses[i];
+  };
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return loss(a) > loss(b); });
   order.resize(std::min(order.size(), static_cast<std::size_t>(count)));
   std::vector<std::int64_t> chosen;
   for (const std::size_t index : order) chosen.push_back(candidates[index]);

@@ -23,9 +23,10 @@ class WeightedByRows {
  public:
   void add(const ClientReply& reply) {
     const auto rows = static_cast<double>(reply.rows);
-    rows_ += reply.rows;
+    rows_ += rows;
     loss_ += rows * reply.loss;
     for (const NamedNumber& metric : reply.metrics) {
+      if (!std::isfinite(metric.value)) continue;  // of a client with nothing to measure
       auto its = std::ranges::find(sums_, metric.name, &Sum::name);
       if (its == sums_.end()) its = sums_.insert(sums_.end(), {metric.name, 0, 0});
       its->sum += rows * metric.value;
@@ -33,8 +34,8 @@ class WeightedByRows {
     }
   }
 
-  std::int64_t rows() const { return rows_; }
-  double loss() const { return rows_ == 0 ? 0 : loss_ / static_cast<double>(rows_); }
+  std::int64_t rows() const { return static_cast<std::int64_t>(rows_); }
+  double loss() const { return loss_ / rows_; }  // no number, where there was nothing to add
   std::vector<NamedNumber> metrics() const {
     std::vector<NamedNumber> metrics;
     for (const Sum& its : sums_) metrics.push_back({its.name, its.sum / its.rows});
@@ -48,7 +49,7 @@ class WeightedByRows {
     double rows = 0;
   };
 
-  std::int64_t rows_ = 0;
+  double rows_ = 0;
   double loss_ = 0;
   std::vector<Sum> sums_;
 };
@@ -165,14 +166,15 @@ std::vector<std::int64_t> FederatedRounds::choose(std::int64_t count, RoundRepor
 
 void FederatedRounds::ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report) {
   for (const std::int64_t client : clients) {
-    report.bytes_down +=
-        pool_.ask({.client = client,
-                   .kind = TaskKind::fit,
-                   .version = version_,
-                   .call = call_,
-                   .parameters = parameters_,
-                   .instructions = {
-                       .round = version_ + 1, .rate_factor = rate_factor, .mu = mu_of(options_.strategy.aggregation)}});
+    report.bytes_down += pool_.ask({.client = client,
+                                    .kind = TaskKind::fit,
+                                    .version = version_,
+                                    .call = call_,
+                                    .parameters = parameters_,
+                                    .instructions = {.round = version_ + 1,
+                                                     .draw = call_,
+                                                     .rate_factor = rate_factor,
+                                                     .mu = mu_of(options_.strategy.aggregation)}});
     ++under_way_;
   }
   report.asked += std::ssize(clients);
@@ -209,7 +211,7 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     std::int64_t late = 0;
     std::int64_t open = std::ssize(clients);  // who were asked now and have not answered
     // Where those who were asked are too few it waits for one who is still at work, so as to ask him next.
-    while (good < needed && (open > 0 || under_way_ > 0)) {
+    while (good < needed && (open > 0 || under_way_ > 0 || !early_.empty())) {
       std::optional<ClientReply> reply = next_fit(until);
       if (!reply) break;
       const bool is_of_now = reply->task.call == call_;
@@ -217,7 +219,8 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
       report.bytes_up += reply->bytes;
       if (!reply->failure.empty()) {
         ++report.failed;
-        note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
+        if (!reply->is_staged)
+          note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
       } else if (const auto refused = why_refused(*reply, {.expected = parameters_.get(),
                                                            .max_norm = options_.strategy.max_update_norm,
                                                            .is_trained = options_.is_trained})) {
@@ -242,8 +245,8 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
       return report;
     }
     report.dropped += good + late;
-    why = fmt::format("it had {} of the {} good updates that it needs, from {} clients", good, needed,
-                      std::ssize(clients));
+    why = fmt::format("it had {} of the {} good updates that it needs, from {} clients ({} failed, {} refused)", good,
+                      needed, std::ssize(clients), report.failed, report.refused);
     note_problem(report, fmt::format("round {}: {}", report.round, why));
     if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) break;
   }
@@ -274,7 +277,8 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
     const std::int64_t staleness = version_ - reply->task.version;
     if (!reply->failure.empty()) {
       ++report.failed;
-      note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
+      if (!reply->is_staged)
+        note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
     } else if (const auto refused = why_refused(*reply, {.expected = parameters_.get(),
                                                          .max_norm = options_.strategy.max_update_norm,
                                                          .is_trained = options_.is_trained})) {
@@ -311,12 +315,12 @@ void FederatedRounds::apply(Gathering& gathering, RoundReport& report) {
 
 std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::int64_t>& clients,
                                                          RoundReport* report) {
-  ++call_;
+  ++evaluation_;
   for (const std::int64_t client : clients) {
     const std::uint64_t bytes = pool_.ask({.client = client,
                                            .kind = TaskKind::evaluate,
                                            .version = version_,
-                                           .call = call_,
+                                           .call = evaluation_,
                                            .parameters = parameters_,
                                            .instructions = {.round = version_ + 1}});
     if (report != nullptr) report->bytes_down += bytes;
@@ -330,14 +334,13 @@ std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::
       early_.push_back(std::move(*reply));
       continue;
     }
-    if (reply->task.call != call_) continue;
+    if (reply->task.call != evaluation_) continue;
     --open;
-    if (reply->failure.empty() && std::isfinite(reply->loss)) {
+    if (reply->failure.empty()) {
       replies.push_back(std::move(*reply));
     } else if (report != nullptr) {
       ++report->failed;
-      note_problem(*report, fmt::format("client {} could not evaluate: {}", reply->task.client,
-                                        reply->failure.empty() ? "its loss is not finite" : reply->failure));
+      note_problem(*report, fmt::format("client {} could not evaluate: {}", reply->task.client, reply->failure));
     }
   }
   std::ranges::sort(replies, {}, [](const ClientReply& reply) { return reply.task.client; });

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <type_traits>
@@ -63,7 +65,7 @@ ParameterSet change_between(const ParameterSet& after, const ParameterSet& befor
   return change;
 }
 
-bool is_finite_where_compressed(const ParameterSet& set) {
+bool has_finite_wide(const ParameterSet& set) {
   return std::ranges::all_of(set, [](const NamedArray& array) {
     const bool is_wide = array.type() == DataType::float32 || array.type() == DataType::float64;
     return !is_wide || all_finite(array.type(), array.bytes().data(), array.length());
@@ -99,17 +101,39 @@ struct SimulatedClients::Shared {
   std::condition_variable has_work;
   std::condition_variable has_done;
   std::map<Turn, std::shared_ptr<Pending>> work;  // what is due first is computed first
+  std::optional<Turn> wanted;                     // the answer that is waited for
+  std::size_t uncollected = 0;                    // tasks that are computed, or have been and are not collected
+  std::size_t threads_made = 0;
+  std::string problem;  // of a thread that could not be prepared
   bool is_ending = false;
   bool is_late = false;  // somebody has missed the deadline
   std::size_t working = 0;
   std::vector<std::thread> threads;
 
+  // Answers lie here until they are due: not many more than there are threads, but for the one that is waited for.
+  bool may_begin() const {
+    return !work.empty() && (uncollected < 2 * threads_made || (wanted && work.begin()->first == *wanted));
+  }
+
+  void prepare() noexcept {
+    try {
+      if (options.prepare_thread) options.prepare_thread();
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex);
+      problem = error.what();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      problem = "a thread for clients could not be prepared";
+    }
+  }
+
   static void serve(const std::shared_ptr<Shared>& shared) {
-    if (shared->options.prepare_thread) shared->options.prepare_thread();
+    shared->prepare();
     std::unique_lock lock(shared->mutex);
-    while (true) {
-      shared->has_work.wait(lock, [&] { return shared->is_ending || !shared->work.empty(); });
+    while (shared->problem.empty()) {
+      shared->has_work.wait(lock, [&] { return shared->is_ending || shared->may_begin(); });
       if (shared->is_ending) break;
+      ++shared->uncollected;
       const std::shared_ptr<Pending> pending = shared->work.begin()->second;
       shared->work.erase(shared->work.begin());
       lock.unlock();
@@ -137,8 +161,10 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
     FitResult result = client->fit(*task.parameters, task.instructions);
     auto kept_after = std::make_shared<ParameterSet>();
     add_named(*kept_after, kOwnState, client->state());
+    const bool is_sound = has_finite_wide(result.parameters) && has_finite_wide(*kept_after);
     take_fit(std::move(result), options, *kept_after);
-    kept = std::move(kept_after);
+    // What comes of a training that has gone astray does not stay.
+    if (is_sound) kept = std::move(kept_after);
   } catch (const std::exception& error) {
     const std::string_view what = error.what();
     reply.failure = what.substr(0, what.find('\n'));
@@ -155,13 +181,12 @@ void SimulatedClients::Pending::take_fit(FitResult result, const SimulatedClient
   reply.metrics = std::move(result.metrics);
   ParameterSet remains = kept ? part_named(*kept, kRemains) : ParameterSet();
   // What the server refuses anyway goes as it is.
-  const bool is_compressed = !std::holds_alternative<NoCompression>(options.compression) &&
-                             task.parameters->same_layout(result.parameters) &&
-                             is_finite_where_compressed(result.parameters);
-  if (is_compressed) {
+  ParameterSet change;
+  if (!std::holds_alternative<NoCompression>(options.compression) && task.parameters->same_layout(result.parameters))
+    change = change_between(result.parameters, *task.parameters);
+  if (!change.empty() && has_finite_wide(change)) {
     const std::vector<std::byte> message =
-        encode_change(change_between(result.parameters, *task.parameters), options.compression,
-                      {.remains = &remains, .is_trained = options.is_trained});
+        encode_change(change, options.compression, {.remains = &remains, .is_trained = options.is_trained});
     reply.values = decode_change(message, *task.parameters);
     reply.is_change = true;
     reply.bytes = message.size();
@@ -183,6 +208,7 @@ SimulatedClients::SimulatedClients(SimulatedClientsOptions options) {
   const std::size_t threads = std::min(static_cast<std::size_t>(options.threads), options.clients.size());
   shared_ = std::make_shared<Shared>(std::move(options));
   shared_->working = threads;
+  shared_->threads_made = threads;
   for (std::size_t i = 0; i < threads; ++i) shared_->threads.emplace_back(Shared::serve, shared_);
 }
 
@@ -220,7 +246,8 @@ std::uint64_t SimulatedClients::ask(ClientTask task) {
   if (is_fit) {
     const ClientBehaviour its =
         shared_->options.behaviour.empty() ? ClientBehaviour{} : shared_->options.behaviour[client];
-    RandomStream draws({shared_->options.seed, kBehaviourDraws, client, static_cast<std::uint64_t>(pending->order)});
+    RandomStream draws(
+        {shared_->options.seed, kBehaviourDraws, client, static_cast<std::uint64_t>(task.instructions.draw)});
     double share = 1;
     if (draws.uniform() < its.dropout) {
       pending->outcome = Pending::Outcome::drops_out;
@@ -244,6 +271,7 @@ void SimulatedClients::await(std::shared_ptr<Pending> pending) {
   if (pending->outcome != Pending::Outcome::answers) {
     pending->reply.failure =
         pending->outcome == Pending::Outcome::drops_out ? "it has dropped out" : "it has failed on the way";
+    pending->reply.is_staged = true;
     pending->is_done = true;
     return;
   }
@@ -261,11 +289,19 @@ std::optional<ClientReply> SimulatedClients::next(double until) {
   }
   if (pending->outcome == Pending::Outcome::answers) {
     std::unique_lock lock(shared_->mutex);
-    if (!shared_->has_done.wait_for(lock, shared_->options.deadline, [&] { return pending->is_done; })) {
+    shared_->wanted = pending->turn();
+    shared_->has_work.notify_all();
+    const auto is_over = [&] { return pending->is_done || !shared_->problem.empty(); };
+    const bool is_in_time = shared_->has_done.wait_for(lock, shared_->options.deadline, is_over);
+    if (!shared_->problem.empty()) throw Error(shared_->problem);
+    if (!is_in_time) {
       shared_->is_late = true;
       throw Error(fmt::format("client {} has not answered within {} s", pending->task.client,
                               std::chrono::duration<double>(shared_->options.deadline).count()));
     }
+    --shared_->uncollected;
+    shared_->wanted.reset();
+    shared_->has_work.notify_all();
   }
   pending_.erase(pending_.begin());
   now_ = std::max(now_, pending->due);
@@ -293,8 +329,26 @@ constexpr const char* kTasks = "simulation/tasks";
 constexpr const char* kTaskNumbers = "simulation/task_numbers";
 constexpr std::string_view kKeptBy = "client/";
 
-constexpr std::size_t kTaskFields = 7;
+constexpr std::size_t kTaskFields = 8;
 constexpr std::size_t kTaskNumberFields = 3;
+
+// Rows of numbers that are tasks of clients that are there.
+void refuse_unless_tasks(const NamedArray& tasks, const NamedArray& numbers, std::int64_t clients) {
+  const std::span<const std::int64_t> fields = tasks.values<std::int64_t>();
+  const std::size_t count = fields.size() / kTaskFields;
+  if (fields.size() % kTaskFields != 0 || numbers.values<double>().size() != count * kTaskNumberFields)
+    throw UsageError(fmt::format("{} and {} are of different tasks", tasks.name(), numbers.name()));
+  std::set<std::int64_t> fitting;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto its = fields.subspan(i * kTaskFields, kTaskFields);
+    if (its[0] < 0 || its[0] >= clients)
+      throw UsageError(fmt::format("client {} is at work, and there are {}", its[0], clients));
+    if (its[1] < 0 || its[1] > 1 || its[5] < 0 || its[5] > 2)
+      throw UsageError(fmt::format("{}: what client {} does is not known", tasks.name(), its[0]));
+    if (its[1] == static_cast<std::int64_t>(ClientTask::Kind::fit) && !fitting.insert(its[0]).second)
+      throw UsageError(fmt::format("{}: client {} is at work twice", tasks.name(), its[0]));
+  }
+}
 
 std::string model_prefix(std::int64_t version) { return fmt::format("simulation/model/{}/", version); }
 
@@ -310,8 +364,9 @@ void SimulatedClients::save(ParameterSet& arrays) const {
   std::map<std::int64_t, std::shared_ptr<const ParameterSet>> models;
   for (const auto& [turn, pending] : pending_) {
     const ClientTask& task = pending->task;
-    tasks.insert(tasks.end(), {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call,
-                               task.instructions.round, static_cast<std::int64_t>(pending->outcome), pending->order});
+    tasks.insert(tasks.end(),
+                 {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call, task.instructions.round,
+                  static_cast<std::int64_t>(pending->outcome), pending->order, task.instructions.draw});
     numbers.insert(numbers.end(), {pending->due, task.instructions.rate_factor, task.instructions.mu});
     models.emplace(task.version, task.parameters);
   }
@@ -323,7 +378,7 @@ void SimulatedClients::save(ParameterSet& arrays) const {
 
 void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& layout) {
   const std::span<const double> clock = arrays.at(kClock).values<double>();
-  now_ = clock[0];
+  if (clock.size() != 2) throw UsageError(fmt::format("{}: expected 2 numbers, found {}", kClock, clock.size()));
   std::map<std::int64_t, ParameterSet> kept;
   for (const NamedArray& array : arrays) {
     if (!array.name().starts_with(kKeptBy)) continue;
@@ -336,10 +391,12 @@ void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& l
     its.name = std::string(rest.substr(static_cast<std::size_t>(end - rest.data()) + 1));
     kept[client].add(std::move(its), array.bytes());
   }
+  const NamedArray* found = arrays.find(kTasks);
+  if (found != nullptr) refuse_unless_tasks(*found, arrays.at(kTaskNumbers), std::ssize(is_busy_));
+  now_ = clock[0];
   kept_.clear();
   for (auto& [client, set] : kept) kept_[client] = std::make_shared<const ParameterSet>(std::move(set));
   asked_ = static_cast<std::int64_t>(clock[1]);
-  const NamedArray* found = arrays.find(kTasks);
   if (found == nullptr) return;
   const std::span<const std::int64_t> tasks = found->values<std::int64_t>();
   const std::span<const double> numbers = arrays.at(kTaskNumbers).values<double>();
@@ -355,12 +412,13 @@ void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& l
       model = std::make_shared<const ParameterSet>(std::move(read));
     }
     auto pending = std::make_shared<Pending>();
-    pending->task = {.client = its[0],
-                     .kind = static_cast<ClientTask::Kind>(its[1]),
-                     .version = its[2],
-                     .call = its[3],
-                     .parameters = model,
-                     .instructions = {.round = its[4], .rate_factor = its_numbers[1], .mu = its_numbers[2]}};
+    pending->task = {
+        .client = its[0],
+        .kind = static_cast<ClientTask::Kind>(its[1]),
+        .version = its[2],
+        .call = its[3],
+        .parameters = model,
+        .instructions = {.round = its[4], .draw = its[7], .rate_factor = its_numbers[1], .mu = its_numbers[2]}};
     pending->outcome = static_cast<Pending::Outcome>(its[5]);
     pending->order = its[6];
     pending->due = its_numbers[0];

@@ -134,11 +134,14 @@ std::vector<std::byte> encode_change(const ParameterSet& change, const Compressi
     throw UsageError("PowerSgd is for replicas that exchange factors in every step, not for the change of a client");
   ParameterSet none;
   ParameterSet& remains = options.remains != nullptr ? *options.remains : none;
-  if (remains.empty()) {
-    for (const NamedArray& array : change) remains.add(array.layout());
+  // Before anything is changed.
+  for (const NamedArray& its : remains) {
+    const NamedArray* array = change.find(its.name());
+    if (array == nullptr || array->layout() != its.layout())
+      throw UsageError(fmt::format("what remains of another change does not fit: \"{}\" is {}, expected {}", its.name(),
+                                   to_string(its.layout()),
+                                   array == nullptr ? "no such array" : to_string(array->layout())));
   }
-  if (const std::string difference = change.layout_difference(remains); !difference.empty())
-    throw UsageError(fmt::format("what remains of another change does not fit: {}", difference));
   MessageWriter message;
   for (std::size_t i = 0; i < change.size(); ++i) {
     const NamedArray& array = change[i];
@@ -146,11 +149,14 @@ std::vector<std::byte> encode_change(const ParameterSet& change, const Compressi
     if (!is_trained || !is_wide(array.type()) || std::holds_alternative<NoCompression>(compression)) {
       message.put(ArrayCode::whole);
       message.put_bytes(array.bytes());
-    } else if (array.type() == DataType::float32) {
-      put_array<float>(message, array.values<float>(), remains[i].values<float>(), compression);
-    } else {
-      put_array<double>(message, array.values<double>(), remains[i].values<double>(), compression);
+      continue;
     }
+    if (remains.find(array.name()) == nullptr) remains.add(array.layout());
+    NamedArray& its = remains.at(array.name());
+    if (array.type() == DataType::float32)
+      put_array<float>(message, array.values<float>(), its.values<float>(), compression);
+    else
+      put_array<double>(message, array.values<double>(), its.values<double>(), compression);
   }
   return message.take();
 }

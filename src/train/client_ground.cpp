@@ -50,10 +50,28 @@ void take_test_rows(ClientGround& ground) {
   }
 }
 
+// Batch norm over single numbers needs two rows of them, and fails a client whose epoch ends with one.
+void warn_of_rows_alone(const ClientGround& ground, std::vector<std::string>& warnings) {
+  const auto& nodes = ground.run->graph.nodes();
+  const auto norm = std::ranges::find_if(
+      nodes, [](const GraphNode& node) { return node.op == "batch_norm" && node.resolved.output.shape.size() == 1; });
+  if (norm == nodes.end()) return;
+  std::int64_t alone = 0;
+  for (std::size_t client = 0; client < ground.train.size(); ++client) {
+    const ClientSettings& its = ground.settings_of(static_cast<std::int64_t>(client));
+    if (its.rows_per_epoch(std::ssize(ground.train[client])) % its.batch_size == 1 || its.batch_size == 1) ++alone;
+  }
+  if (alone > 0)
+    warnings.push_back(
+        fmt::format("'{}' (batch_norm) needs at least 2 rows, and an epoch of {} of {} clients has a "
+                    "batch of 1: these will fail; \"drop_last\": true in data leaves such batches out",
+                    norm->path, alone, ground.train.size()));
+}
+
 }  // namespace
 
-std::shared_ptr<const ClientGround> make_client_ground(std::shared_ptr<const Run> run,
-                                                       std::shared_ptr<const Dataset> rows, const GraphModule& net) {
+std::shared_ptr<ClientGround> make_client_ground(std::shared_ptr<const Run> run, std::shared_ptr<const Dataset> rows,
+                                                 const GraphModule& net, std::vector<std::string>& warnings) {
   auto ground = std::make_shared<ClientGround>();
   ground->run = std::move(run);
   ground->rows = std::move(rows);
@@ -74,7 +92,8 @@ std::shared_ptr<const ClientGround> make_client_ground(std::shared_ptr<const Run
     ground->settings.push_back({.local = group.local.value_or(federated.local),
                                 .batch_size = group.batch_size.value_or(its.data.batch_size),
                                 .optimizer = group.optimizer.value_or(its.optimizer),
-                                .schedule = group.schedule});
+                                .schedule = group.schedule,
+                                .drop_last = its.data.options.drop_last});
   }
   const auto is_personal = private_names(its.graph);
   const auto add = [&](const std::string& name, const torch::Tensor& tensor, bool is_trained) {
@@ -85,11 +104,14 @@ std::shared_ptr<const ClientGround> make_client_ground(std::shared_ptr<const Run
       ground->is_trained.push_back(is_trained);
     }
   };
-  // What is frozen is the same everywhere, and stays where it is.
   for (const auto& item : net.named_parameters()) {
-    if (item.value().requires_grad()) add(item.key(), item.value(), true);
+    if (item.value().requires_grad())
+      add(item.key(), item.value(), true);
+    else
+      add_tensor(ground->fixed, item.key(), item.value());
   }
   for (const auto& item : net.named_buffers()) add(item.key(), item.value(), false);
+  warn_of_rows_alone(*ground, warnings);
   if (std::ranges::none_of(ground->is_trained, std::identity()))
     throw UsageError("there is nothing for clients to learn together: all parameters are frozen or stay on the client");
   return ground;

@@ -21,15 +21,19 @@ struct ClientSettings {
   std::int64_t batch_size = 1;
   OptimizerRule optimizer = {};
   std::optional<Schedule> schedule = {};
+  bool drop_last = false;  // of an epoch, the rows that make no whole batch, where there is one
 
-  // That a client with so many rows takes in a round.
-  std::int64_t steps_per_epoch(std::int64_t rows) const { return (rows + batch_size - 1) / batch_size; }
+  // Of a client with so many rows, in an epoch and in a round.
+  std::int64_t rows_per_epoch(std::int64_t rows) const {
+    return drop_last && rows >= batch_size ? rows - rows % batch_size : rows;
+  }
+  std::int64_t steps_per_epoch(std::int64_t rows) const { return (rows_per_epoch(rows) + batch_size - 1) / batch_size; }
   std::int64_t steps(std::int64_t rows) const {
     return local.steps > 0 ? local.steps : local.epochs * steps_per_epoch(rows);
   }
 };
 
-// Made once; then nobody writes to it.
+// Made before clients are asked; then nobody writes to it.
 struct ClientGround {
   std::shared_ptr<const Run> run;
   std::shared_ptr<const Dataset> rows;
@@ -40,6 +44,7 @@ struct ClientGround {
   std::vector<std::uint32_t> group_of = {};   // by client
   ParameterSet shared = {};                   // what travels, as it is at first
   std::vector<bool> is_trained = {};          // by array of it
+  ParameterSet fixed = {};                    // what is frozen: the same everywhere, and never sent
   ParameterSet personal = {};                 // what stays with each client, as it is at first
 
   const ClientSettings& settings_of(std::int64_t client) const {
@@ -47,8 +52,8 @@ struct ClientGround {
   }
 };
 
-std::shared_ptr<const ClientGround> make_client_ground(std::shared_ptr<const Run> run,
-                                                       std::shared_ptr<const Dataset> rows, const GraphModule& net);
+std::shared_ptr<ClientGround> make_client_ground(std::shared_ptr<const Run> run, std::shared_ptr<const Dataset> rows,
+                                                 const GraphModule& net, std::vector<std::string>& warnings);
 
 // By client: tags, rows, and how it behaves.
 void describe_clients(const ClientGround& ground, std::vector<ClientInfo>& clients,

@@ -15,13 +15,15 @@
 namespace tutti::detail {
 namespace {
 
+constexpr const char* kPersonal = "personal/";
+
 class FederatedStepper final : public Stepper {
  public:
   explicit FederatedStepper(const Training& training)
       : run_(training.run),
         strategy_(std::get<strategy::Federated>(run_->graph.effective_strategy())),
         net_(make_net(training)),
-        ground_(make_client_ground(run_, training.data.train, *net_)),
+        ground_(make_client_ground(run_, training.data.train, *net_, warnings_)),
         seats_(std::make_shared<ClientSeats>(ground_)),
         threads_(strategy_.threads > 0 ? static_cast<int>(strategy_.threads) : usable_core_count()),
         clients_(options_of_clients()),
@@ -32,11 +34,11 @@ class FederatedStepper final : public Stepper {
   }
 
   std::string describe() const override {
-    const auto kilobytes = [](const ParameterSet& set) { return (static_cast<double>(set.bytes()) + 500) / 1000; };
+    const auto kilobytes = [](const ParameterSet& set) { return static_cast<double>(set.bytes()) / 1000; };
     return fmt::format(
-        "clients on {} thread{}, {:.0f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
+        "clients on {} thread{}, {:.1f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
         kilobytes(ground_->shared),
-        ground_->personal.empty() ? "" : fmt::format("; {:.0f} kB stay on each", kilobytes(ground_->personal)));
+        ground_->personal.empty() ? "" : fmt::format("; {:.1f} kB stay on each", kilobytes(ground_->personal)));
   }
 
   std::vector<std::string> notes() const override {
@@ -52,6 +54,8 @@ class FederatedStepper final : public Stepper {
   }
 
   void begin(std::int64_t) override {}
+
+  std::vector<std::string> warnings() const override { return warnings_; }
 
   double set_rate(double factor) override {
     rate_factor_ = factor;
@@ -108,11 +112,20 @@ class FederatedStepper final : public Stepper {
     for (const NamedArray& array : all) {
       if (arrays.find(array.name()) == nullptr) arrays.add(array.layout(), array.bytes());
     }
+    // What a client begins with that was never asked.
+    for (const NamedArray& array : ground_->personal) {
+      ParameterLayout layout = array.layout();
+      layout.name.insert(0, kPersonal);
+      arrays.add(std::move(layout), array.bytes());
+    }
     clients_.save(arrays);
   }
 
   void restore(const ParameterSet& arrays) override {
     rounds_.restore(arrays);
+    take_from(arrays, kPersonal, ground_->personal);
+    take_from(arrays, "", ground_->fixed);
+    fill_named(ground_->fixed, *net_);
     clients_.restore(arrays, rounds_.parameters());
   }
 
@@ -145,6 +158,17 @@ class FederatedStepper final : public Stepper {
     fill_named(all, *net_);
   }
 
+  // All of a set, out of arrays whose names have something before them.
+  static void take_from(const ParameterSet& arrays, const std::string& before, ParameterSet& set) {
+    for (NamedArray& array : set) {
+      const NamedArray& its = arrays.at(before + array.name());
+      if (its.shape() != array.shape() || its.type() != array.type())
+        throw UsageError(
+            fmt::format("\"{}\" is {}, expected {}", its.name(), to_string(its.layout()), to_string(array.layout())));
+      std::ranges::copy(its.bytes(), array.bytes().begin());
+    }
+  }
+
   static void fill_named(const ParameterSet& set, const GraphModule& net) {
     const torch::NoGradGuard no_gradients;
     auto parameters = net.named_parameters();
@@ -158,7 +182,8 @@ class FederatedStepper final : public Stepper {
   std::shared_ptr<const Run> run_;
   strategy::Federated strategy_;
   std::shared_ptr<GraphModule> net_;
-  std::shared_ptr<const ClientGround> ground_;
+  std::vector<std::string> warnings_;
+  std::shared_ptr<ClientGround> ground_;
   std::shared_ptr<ClientSeats> seats_;
   int threads_;
   SimulatedClients clients_;

@@ -79,6 +79,7 @@ struct ClientSeats::Seat {
       : net(std::make_shared<GraphModule>(ground.run->graph, ground.run->seed)),
         shared(places_of(ground.shared, *net)),
         personal(places_of(ground.personal, *net)) {
+    fill_places(ground.fixed, places_of(ground.fixed, *net));
     const auto options = torch_options(ground.run->optimizer);
     for (const torch::optim::OptimizerParamGroup& group : net->groups(*options)) {
       const double factor = options->get_lr() > 0 ? group.options().get_lr() / options->get_lr() : 1;
@@ -163,12 +164,14 @@ class ClientSeats::GraphClient final : public FederatedClient {
  private:
   const std::vector<std::int64_t>& rows() const { return ground_->train[static_cast<std::size_t>(client_)]; }
   // The client's rows in the order of an epoch.
-  std::vector<std::int64_t> order_of(std::int64_t round, std::int64_t epoch) const {
+  std::vector<std::int64_t> order_of(std::int64_t draw, std::int64_t epoch) const {
     std::vector<std::int64_t> order = rows();
-    if (!ground_->run->data.options.shuffle) return order;
-    RandomStream draws({ground_->run->seed, kLocalOrderDraws, static_cast<std::uint64_t>(client_),
-                        static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(epoch)});
-    draws.shuffle(std::span(order));
+    if (ground_->run->data.options.shuffle) {
+      RandomStream draws({ground_->run->seed, kLocalOrderDraws, static_cast<std::uint64_t>(client_),
+                          static_cast<std::uint64_t>(draw), static_cast<std::uint64_t>(epoch)});
+      draws.shuffle(std::span(order));
+    }
+    order.resize(static_cast<std::size_t>(ground_->settings_of(client_).rows_per_epoch(std::ssize(order))));
     return order;
   }
   // Some batches are read at a time: few calls, and little memory.
@@ -201,7 +204,7 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
   std::vector<MetricSum> metrics(run.metrics.size());
   std::int64_t step = 0;
   for (std::int64_t epoch = 0; step < steps; ++epoch) {
-    const std::vector<std::int64_t> order = order_of(instructions.round, epoch);
+    const std::vector<std::int64_t> order = order_of(instructions.draw, epoch);
     DataRows read;
     std::int64_t read_from = 0;
     std::int64_t read_to = 0;
@@ -215,14 +218,14 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
         if (run.data.options.augment)
           read = augment_rows(std::move(read), *run.data.options.augment,
                               {.seed = run.seed,
-                               .epoch = instructions.round * (steps / steps_per_epoch + 1) + epoch,
+                               .epoch = instructions.draw * (steps / steps_per_epoch + 1) + epoch,
                                .numbers = numbers});
       }
       const DataRows batch =
           narrow_rows(read, first - read_from, std::min(settings.batch_size, std::ssize(order) - first));
       const RandomDraws draws(
           {.seed = run.seed,
-           .step = (static_cast<std::uint64_t>(instructions.round) << 32) + static_cast<std::uint64_t>(step),
+           .step = (static_cast<std::uint64_t>(instructions.draw) << 32) + static_cast<std::uint64_t>(step),
            .shard = static_cast<std::uint64_t>(client_)});
       const torch::Tensor output = net.forward(graph_inputs(run, batch)).front();
       const WeightedLoss its = run.loss.compute(output, batch.target);
@@ -253,8 +256,10 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
                    .rows = std::ssize(rows()),
                    .loss = weight > 0 ? loss / weight : 0,
                    .metrics = {}};
-  for (std::size_t m = 0; m < metrics.size(); ++m)
-    result.metrics.push_back({run.metrics[m].name, value_of(run.metrics[m].metric, metrics[m])});
+  for (std::size_t m = 0; m < metrics.size(); ++m) {
+    if (metrics[m].count > 0)
+      result.metrics.push_back({run.metrics[m].name, value_of(run.metrics[m].metric, metrics[m])});
+  }
   return result;
 }
 

@@ -115,7 +115,9 @@ class StepLoop {
 
   // Where the world is whole, all processes have failed alike: one tells.
   [[noreturn]] void fail(const std::string& why) const {
-    const std::string sentence = fmt::format("step {}: {}", step_ + 1, why.substr(0, why.find('\n')));
+    const std::string line = why.substr(0, why.find('\n'));
+    const std::string& unit = training_.result.unit;
+    const std::string sentence = unit == "step" ? fmt::format("step {}: {}", step_ + 1, line) : line;
     if (!training_.speaks() && !training_.options.world->broken()) throw ToldElsewhere(sentence);
     throw Error(sentence);
   }

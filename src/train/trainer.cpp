@@ -1,6 +1,7 @@
 #include <tutti/train/trainer.hpp>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -117,7 +118,8 @@ void compare_with_checkpoint(Training& training) {
         fmt::format("the run file has changed since the checkpoint was written: {}", fmt::join(changes, ", ")));
   const auto length_of = [](const Json& its) {
     const Json train = its.value("train", Json::object());
-    return std::pair(train.value("epochs", Json()), train.value("steps", Json()));
+    const Json strategy = its.value("graph", Json::object()).value("strategy", Json::object());
+    return std::tuple(train.value("epochs", Json()), train.value("steps", Json()), strategy.value("rounds", Json()));
   };
   const bool depends_on_length = !std::holds_alternative<schedule::Constant>(run.schedule.kind) &&
                                  !std::holds_alternative<schedule::Step>(run.schedule.kind);
@@ -222,6 +224,7 @@ void start(Training& training, const Stepper& stepper) {
                                          .steps_per_epoch = training.steps_per_epoch,
                                          .rows_per_step = has_rounds(run) ? 0 : run.data.batch_size});
   for (const std::string& warning : training.warnings) training.events.tell(event::Warned{warning});
+  for (const std::string& warning : stepper.warnings()) training.events.tell(event::Warned{warning});
 }
 
 }  // namespace detail

@@ -73,6 +73,7 @@ class Stepper {
   virtual std::string describe() const = 0;
   // What else people should know before it begins, in lines.
   virtual std::vector<std::string> notes() const { return {}; }
+  virtual std::vector<std::string> warnings() const { return {}; }
   // The first step is the one after so many.
   virtual void begin(std::int64_t steps_taken) = 0;
   // With the optimizer's own rate times a factor; returns the rate.

@@ -1,7 +1,9 @@
 // Which clients a round asks: a pure function of who there is, and of a seed.
 //
-//   const std::vector<std::int64_t> asked =
-//       select_clients(strategy::Random{.fraction = 0.1}, {.clients = clients, .seed = 7, .call = 12});
+//   const strategy::ClientSelection selection = strategy::Random{.fraction = 0.1};
+//   const std::int64_t count = chosen_count(selection, clients);
+//   const std::vector<std::int64_t> asked = draw_clients(selection, count, {.clients = clients, .seed = 7, .call =
+//   12});
 #pragma once
 
 #include <cstdint>
@@ -31,7 +33,8 @@ std::vector<std::int64_t> draw_clients(const strategy::ClientSelection& selectio
 
 // How many candidates there are for so many that are chosen.
 std::int64_t candidate_count(const strategy::PowerOfChoice& selection, std::int64_t clients, std::int64_t chosen);
-// So many of the candidates, those with the highest losses, in ascending order; of equal ones the first.
+// So many of the candidates, those with the highest losses, in ascending order; of equal ones the first. One
+// that is no number counts as the highest.
 std::vector<std::int64_t> choose_by_loss(std::span<const std::int64_t> candidates, std::span<const double> losses,
                                          std::int64_t count);
 

@@ -25,6 +25,8 @@ namespace tutti {
 // What the server says beside its parameters.
 struct FitInstructions {
   std::int64_t round = 1;  // from 1 on
+  std::int64_t draw =
+      0;  // another number in every call: what is drawn in a fit, such as the order of rows, is drawn by it
   double rate_factor = 1;  // what the client's own learning rate is multiplied by
   double mu = 0;           // of FedProx: the gradient of mu/2 |parameters - those of the server|^2 is to be added
   friend bool operator==(const FitInstructions&, const FitInstructions&) = default;
@@ -32,7 +34,7 @@ struct FitInstructions {
 
 struct FitResult {
   ParameterSet parameters = {};  // the same arrays as were given, with other values
-  std::int64_t rows = 0;         // that it has learnt from: its weight
+  std::int64_t rows = 0;         // that it has: its weight
   double loss = 0;
   std::vector<NamedNumber> metrics = {};  // of its rows
 };

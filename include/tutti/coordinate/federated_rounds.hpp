@@ -91,6 +91,7 @@ class FederatedRounds {
   OuterOptimizer optimizer_;
   std::int64_t version_ = 0;        // rounds that are finished
   std::int64_t call_ = 0;           // how often clients were asked
+  std::int64_t evaluation_ = 0;     // and how often to evaluate
   std::int64_t under_way_ = 0;      // fits that are asked for and not answered
   std::vector<ClientReply> early_;  // fits that came while evaluations were waited for
 };

@@ -20,7 +20,8 @@
 namespace tutti {
 
 struct EncodeOptions {
-  ParameterSet* remains = nullptr;    // added to the change; afterwards what the message has not of it. Empty at first
+  ParameterSet* remains = nullptr;    // added to the change; afterwards what the message has not of it: the arrays that
+                                      // are compressed. Empty at first
   std::vector<bool> is_trained = {};  // by array; all where empty
 };
 
