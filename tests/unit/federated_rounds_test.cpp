@@ -137,8 +137,8 @@ TEST(FederatedRounds, TellClientsWhatTheyNeedToKnow) {
   FederatedRounds rounds(one_number(1), clients, {.strategy = strategy});
   (void)rounds.run(1);
   (void)rounds.run(0.5);
-  EXPECT_EQ(told, (std::vector<FitInstructions>{{.round = 1, .rate_factor = 1, .mu = 0.25},
-                                                {.round = 2, .rate_factor = 0.5, .mu = 0.25}}));
+  EXPECT_EQ(told, (std::vector<FitInstructions>{{.round = 1, .draw = 1, .rate_factor = 1, .mu = 0.25},
+                                                {.round = 2, .draw = 2, .rate_factor = 0.5, .mu = 0.25}}));
 }
 
 // --- a round that has enough ---
