@@ -194,6 +194,23 @@ std::optional<ClientReply> FederatedRounds::next_fit(double until) {
   return std::nullopt;
 }
 
+bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) const {
+  report.bytes_up += reply.bytes;
+  if (!reply.failure.empty()) {
+    ++report.failed;
+    if (!reply.is_staged) note_problem(report, fmt::format("client {} failed: {}", reply.task.client, reply.failure));
+    return false;
+  }
+  const auto refused = why_refused(reply, {.expected = parameters_.get(),
+                                           .max_norm = options_.strategy.max_update_norm,
+                                           .is_trained = options_.is_trained});
+  if (refused) {
+    ++report.refused;
+    note_problem(report, fmt::format("client {} was refused: {}", reply.task.client, *refused));
+  }
+  return !refused;
+}
+
 RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round, double rate_factor) {
   RoundReport report{.round = version_ + 1};
   const auto* discount = std::get_if<strategy::Discount>(&round.late);
@@ -216,24 +233,15 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
       if (!reply) break;
       const bool is_of_now = reply->task.call == call_;
       if (is_of_now) --open;
-      report.bytes_up += reply->bytes;
-      if (!reply->failure.empty()) {
-        ++report.failed;
-        if (!reply->is_staged)
-          note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
-      } else if (const auto refused = why_refused(*reply, {.expected = parameters_.get(),
-                                                           .max_norm = options_.strategy.max_update_norm,
-                                                           .is_trained = options_.is_trained})) {
-        ++report.refused;
-        note_problem(report, fmt::format("client {} was refused: {}", reply->task.client, *refused));
-      } else if (is_of_now) {
+      const bool is_taken = is_good(*reply, report);
+      if (is_taken && is_of_now) {
         ++good;
         gathering.add(std::move(*reply), 1);
-      } else if (discount != nullptr) {
+      } else if (is_taken && discount != nullptr) {
         const auto rounds_late = static_cast<double>(std::max<std::int64_t>(version_ - reply->task.version, 1));
         ++late;
         gathering.add(std::move(*reply), std::pow(discount->factor, rounds_late));
-      } else {
+      } else if (is_taken) {
         ++report.dropped;
       }
       if (!is_of_now && open == 0) break;
@@ -273,29 +281,21 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
     }
     std::optional<ClientReply> reply = next_fit(ClientPool::kNever);
     if (!reply) throw Error(fmt::format("round {}: there is no client left to wait for", report.round));
-    report.bytes_up += reply->bytes;
     const std::int64_t staleness = version_ - reply->task.version;
-    if (!reply->failure.empty()) {
-      ++report.failed;
-      if (!reply->is_staged)
-        note_problem(report, fmt::format("client {} failed: {}", reply->task.client, reply->failure));
-    } else if (const auto refused = why_refused(*reply, {.expected = parameters_.get(),
-                                                         .max_norm = options_.strategy.max_update_norm,
-                                                         .is_trained = options_.is_trained})) {
-      ++report.refused;
-      note_problem(report, fmt::format("client {} was refused: {}", reply->task.client, *refused));
-    } else if (round.max_staleness > 0 && staleness > round.max_staleness) {
-      ++report.dropped;
-    } else {
+    const bool is_too_old = round.max_staleness > 0 && staleness > round.max_staleness;
+    const bool is_taken = is_good(*reply, report);
+    if (is_taken && !is_too_old) {
       ++report.updates;
       if (staleness > 0) ++report.late;
       gathering.add(std::move(*reply), std::pow(1 + static_cast<double>(staleness), -round.staleness_exponent));
       failures = 0;
       continue;
     }
+    if (is_taken) ++report.dropped;
     if (++failures < most_failures) continue;
-    throw Error(fmt::format("round {}: {} answers in a row were no good; {}", report.round, failures,
-                            report.problems.empty() ? std::string("all were too old") : report.problems.front()));
+    throw Error(fmt::format("round {}: {} answers in a row were no good ({} failed, {} refused, {} too old){}",
+                            report.round, failures, report.failed, report.refused, report.dropped,
+                            report.problems.empty() ? "" : "; " + report.problems.front()));
   }
   apply(gathering, report);
   return report;

@@ -81,6 +81,8 @@ class FederatedRounds {
   void ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report);
   std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, RoundReport* report);
   std::optional<ClientReply> next_fit(double until);
+  // Counts an answer, and says what is wrong with it in the report.
+  bool is_good(const ClientReply& reply, RoundReport& report) const;
   void apply(Gathering& gathering, RoundReport& report);
 
   ClientPool& pool_;
