@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include <fnmatch.h>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -232,8 +234,10 @@ const std::string& JsonValue::string() const {
   return node_->text;
 }
 
-std::filesystem::path JsonValue::file_path() const {
-  const std::filesystem::path named = string();
+std::filesystem::path JsonValue::file_path() const { return found_path(string(), ""); }
+
+std::filesystem::path JsonValue::found_path(const std::filesystem::path& named,
+                                            const std::filesystem::path& pattern) const {
   const std::filesystem::path beside = content_->folder / named;  // one that is absolute stays so
   std::error_code problem;
   const auto exists = [&](const std::filesystem::path& path) { return std::filesystem::exists(path, problem); };
@@ -242,9 +246,33 @@ std::filesystem::path JsonValue::file_path() const {
   const std::filesystem::path absolute = std::filesystem::absolute(file, problem).lexically_normal();
   if (!absolute.empty()) {  // the folder that the process runs in may be gone
     const std::scoped_lock lock(content_->files_mutex);
-    content_->files.insert_or_assign(node_, absolute);
+    content_->files.insert_or_assign(node_, pattern.empty() ? absolute : absolute / pattern);
   }
   return file;
+}
+
+std::vector<std::filesystem::path> JsonValue::existing_files() const {
+  std::vector<std::filesystem::path> files;
+  if (is_array()) {
+    for (const JsonValue& value : elements()) files.push_back(value.existing_file());
+    if (files.empty()) throw expected("at least one file");
+    return files;
+  }
+  if (!is_string()) throw expected("a file, or a list of them");
+  const std::filesystem::path named = string();
+  const std::string pattern = named.filename().string();
+  if (pattern.find('*') == std::string::npos) return {existing_file()};
+  const std::filesystem::path folder =
+      found_path(named.has_parent_path() ? named.parent_path() : std::filesystem::path("."), pattern);
+  std::error_code problem;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, problem)) {
+    if (entry.is_regular_file(problem) && fnmatch(pattern.c_str(), entry.path().filename().c_str(), FNM_PERIOD) == 0)
+      files.push_back(entry.path());
+  }
+  if (files.empty())
+    throw error(fmt::format("there is no file in '{}' that fits '{}'", folder.string(), detail::shown(pattern)));
+  std::ranges::sort(files);
+  return files;
 }
 
 std::filesystem::path JsonValue::existing_file() const {

@@ -135,17 +135,18 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
   fmt::print("memory      {}, of it parameters {}, optimizer {}, gradients {}\n", memory,
              format_bytes(footprint.parameters), format_bytes(footprint.optimizer_state),
              format_bytes(footprint.gradients));
-  const bool is_cut = std::holds_alternative<strategy::ModelParallel>(run.graph.effective_strategy());
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
+  const bool is_cut = std::holds_alternative<strategy::ModelParallel>(strategy);
+  const bool has_clients = std::holds_alternative<strategy::Federated>(strategy);
   if (wants_partitions(run))
     fmt::print("moved       not known: partitions are found by measuring\n");
   else if (footprint.moved)
-    fmt::print("moved       {} between {} in a step\n", format_bytes(*footprint.moved),
-               is_cut ? "workers" : "replicas");
+    fmt::print("moved       {} between {}\n", format_bytes(*footprint.moved),
+               has_clients ? "server and clients in a round"
+               : is_cut    ? "workers in a step"
+                           : "replicas in a step");
   else
-    fmt::print("moved       not known: {}\n",
-               std::holds_alternative<strategy::Federated>(run.graph.effective_strategy())
-                   ? "it differs from round to round"
-                   : "nothing carries this strategy out yet");
+    fmt::print("moved       not known: nothing carries this strategy out yet\n");
 }
 
 // A trial ends where it would take more memory than there is, and leaves the rest of the machine some.

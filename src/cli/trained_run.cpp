@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 void TrainedRun::add_to(CommandLine& line) {
   source_.add_to(line);
   line.option("--weights", which_, "best, last, or a safetensors file");
-  line.option("--replica", replica_, 0, 65535, "whose, where replicas have parameters of their own");
+  line.option("--replica", replica_, 0, 100'000'000, "whose, where replicas or clients have parameters of their own");
 }
 
 // The best is the one that the last checkpoint says is.

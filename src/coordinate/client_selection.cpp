@@ -15,13 +15,6 @@ namespace {
 
 constexpr std::uint64_t kSelectionDraws = 0x5e1ec7;
 
-bool has_tags(const strategy::ClientSelection& selection, const ClientInfo& client) {
-  const auto* wanted = std::get_if<strategy::ByCapability>(&selection);
-  return wanted == nullptr || std::ranges::all_of(wanted->required_tags, [&](const std::string& tag) {
-           return std::ranges::find(client.tags, tag) != client.tags.end();
-         });
-}
-
 std::int64_t share_of_clients(double share, std::int64_t clients) {
   return std::clamp<std::int64_t>(std::llround(share * static_cast<double>(clients)), 1, clients);
 }
@@ -49,18 +42,29 @@ void draw_evenly(std::vector<std::int64_t>& from, std::int64_t count, RandomStre
 
 }  // namespace
 
-std::int64_t chosen_count(const strategy::ClientSelection& selection, std::span<const ClientInfo> clients) {
-  const std::int64_t all = std::ssize(clients);
+bool has_tags(const strategy::ClientSelection& selection, std::span<const std::string> tags) {
+  const auto* wanted = std::get_if<strategy::ByCapability>(&selection);
+  return wanted == nullptr || std::ranges::all_of(wanted->required_tags, [&](const std::string& tag) {
+           return std::ranges::find(tags, tag) != tags.end();
+         });
+}
+
+ClientCounts count_clients(const strategy::ClientSelection& selection, std::span<const ClientInfo> clients) {
+  return {.all = std::ssize(clients), .with_tags = std::ranges::count_if(clients, [&](const ClientInfo& client) {
+                                        return has_tags(selection, client.tags);
+                                      })};
+}
+
+std::int64_t chosen_count(const strategy::ClientSelection& selection, const ClientCounts& clients) {
+  const auto [all, with_tags] = clients;
   if (all == 0) throw UsageError("there are no clients to choose from");
   if (const auto* random = std::get_if<strategy::Random>(&selection)) return share_of_clients(random->fraction, all);
   if (const auto* choice = std::get_if<strategy::PowerOfChoice>(&selection))
     return share_of_clients(choice->fraction, all);
-  const auto count =
-      std::ranges::count_if(clients, [&](const ClientInfo& client) { return has_tags(selection, client); });
-  if (count == 0)
+  if (with_tags == 0)
     throw UsageError(fmt::format("none of {} clients has all of the required tags: {}", all,
                                  fmt::join(std::get<strategy::ByCapability>(selection).required_tags, ", ")));
-  return count;
+  return with_tags;
 }
 
 std::vector<std::int64_t> draw_clients(const strategy::ClientSelection& selection, std::int64_t count,
@@ -68,7 +72,7 @@ std::vector<std::int64_t> draw_clients(const strategy::ClientSelection& selectio
   std::vector<std::int64_t> drawn;
   for (std::size_t client = 0; client < inputs.clients.size(); ++client) {
     const auto number = static_cast<std::int64_t>(client);
-    if ((!inputs.is_free || inputs.is_free(number)) && has_tags(selection, inputs.clients[client]))
+    if ((!inputs.is_free || inputs.is_free(number)) && has_tags(selection, inputs.clients[client].tags))
       drawn.push_back(number);
   }
   if (std::ssize(drawn) <= count) return drawn;

@@ -24,6 +24,7 @@ class WeightedByRows {
   void add(const ClientReply& reply) {
     const auto rows = static_cast<double>(reply.rows);
     rows_ += rows;
+    trained_ += reply.trained;
     loss_ += rows * reply.loss;
     for (const NamedNumber& metric : reply.metrics) {
       if (!std::isfinite(metric.value)) continue;  // of a client with nothing to measure
@@ -35,6 +36,7 @@ class WeightedByRows {
   }
 
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_); }
+  std::int64_t trained() const { return trained_; }
   double loss() const { return loss_ / rows_; }  // no number, where there was nothing to add
   std::vector<NamedNumber> metrics() const {
     std::vector<NamedNumber> metrics;
@@ -50,12 +52,23 @@ class WeightedByRows {
   };
 
   double rows_ = 0;
+  std::int64_t trained_ = 0;
   double loss_ = 0;
   std::vector<Sum> sums_;
 };
 
 void note_problem(RoundReport& report, std::string sentence) {
   if (report.problems.size() < kMostProblems) report.problems.push_back(std::move(sentence));
+}
+
+[[noreturn]] void throw_too_few(const RoundReport& report, const std::string& why) {
+  std::string others;
+  for (const std::string& problem : report.problems) {
+    if (problem.starts_with("client")) others += fmt::format("; {}", problem);
+  }
+  throw Error(fmt::format("round {}: {}{}{}", report.round, why,
+                          report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "",
+                          others));
 }
 
 double mu_of(const strategy::FederatedAggregation& rule) {
@@ -108,6 +121,24 @@ class FederatedRounds::Gathering {
   WeightedByRows numbers_;
 };
 
+void refuse_impossible(const strategy::Federated& strategy, const ClientCounts& clients) {
+  const std::int64_t chosen = chosen_count(strategy.client_selection, clients);
+  if (const auto* round = std::get_if<strategy::Synchronous>(&strategy.round)) {
+    // Tags, not the round, say how many can be asked.
+    const bool is_bounded = std::holds_alternative<strategy::All>(strategy.client_selection) ||
+                            std::holds_alternative<strategy::ByCapability>(strategy.client_selection);
+    const std::int64_t most = is_bounded ? chosen : std::min(clients.all, chosen + round->ask_beyond);
+    if (round->replies > most)
+      throw UsageError(
+          fmt::format("a round needs {} updates, and asks {} clients: it could never end", round->replies, most));
+    refuse_too_few(strategy.aggregation, most);
+  } else {
+    refuse_too_few(strategy.aggregation, std::get<strategy::Buffered>(strategy.round).replies);
+    if (std::holds_alternative<strategy::PowerOfChoice>(strategy.client_selection))
+      throw UsageError("PowerOfChoice chooses among the clients of a round, and in Buffered they come one by one");
+  }
+}
+
 FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, FederatedRoundsOptions options)
     : pool_(pool),
       options_(std::move(options)),
@@ -121,22 +152,10 @@ FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, Fede
   if (!options_.is_trained.empty() && options_.is_trained.size() != parameters_->size())
     throw UsageError(fmt::format("is_trained: expected one for each of {} arrays, found {}", parameters_->size(),
                                  options_.is_trained.size()));
-  chosen_ = chosen_count(its.client_selection, pool_.clients());
+  const ClientCounts counts = count_clients(its.client_selection, pool_.clients());
+  refuse_impossible(its, counts);
+  chosen_ = chosen_count(its.client_selection, counts);
   least_ = least_updates(its.aggregation);
-  if (const auto* round = std::get_if<strategy::Synchronous>(&its.round)) {
-    // Tags, not the round, say how many can be asked.
-    const bool is_bounded = std::holds_alternative<strategy::All>(its.client_selection) ||
-                            std::holds_alternative<strategy::ByCapability>(its.client_selection);
-    const std::int64_t most = is_bounded ? chosen_ : std::min(clients, chosen_ + round->ask_beyond);
-    if (round->replies > most)
-      throw UsageError(
-          fmt::format("a round needs {} updates, and asks {} clients: it could never end", round->replies, most));
-    refuse_too_few(its.aggregation, most);
-  } else {
-    refuse_too_few(its.aggregation, std::get<strategy::Buffered>(its.round).replies);
-    if (std::holds_alternative<strategy::PowerOfChoice>(its.client_selection))
-      throw UsageError("PowerOfChoice chooses among the clients of a round, and in Buffered they come one by one");
-  }
 }
 
 RoundReport FederatedRounds::run(double rate_factor) {
@@ -157,7 +176,7 @@ std::vector<std::int64_t> FederatedRounds::choose(std::int64_t count, RoundRepor
       draw_clients(selection, candidate_count(*choice, std::ssize(pool_.clients()), count), inputs);
   std::vector<std::int64_t> answered;
   std::vector<double> losses;
-  for (const ClientReply& reply : evaluations_of(candidates, &report)) {
+  for (const ClientReply& reply : evaluations_of(candidates, report)) {
     answered.push_back(reply.task.client);
     losses.push_back(reply.loss);
   }
@@ -214,7 +233,7 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
 RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round, double rate_factor) {
   RoundReport report{.round = version_ + 1};
   const auto* discount = std::get_if<strategy::Discount>(&round.late);
-  std::string why;
+  std::vector<ClientReply> late;  // of earlier rounds; a repetition does not lose them
   for (;; ++report.repeats) {
     ++call_;
     const std::vector<std::int64_t> clients = choose(chosen_ + round.ask_beyond, report);
@@ -225,7 +244,6 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     const double until = round.deadline > 0 ? pool_.now() + round.deadline : ClientPool::kNever;
     Gathering gathering(options_);
     std::int64_t good = 0;
-    std::int64_t late = 0;
     std::int64_t open = std::ssize(clients);  // who were asked now and have not answered
     // Where those who were asked are too few it waits for one who is still at work, so as to ask him next.
     while (good < needed && (open > 0 || under_way_ > 0 || !early_.empty())) {
@@ -238,33 +256,29 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
         ++good;
         gathering.add(std::move(*reply), 1);
       } else if (is_taken && discount != nullptr) {
-        const auto rounds_late = static_cast<double>(std::max<std::int64_t>(version_ - reply->task.version, 1));
-        ++late;
-        gathering.add(std::move(*reply), std::pow(discount->factor, rounds_late));
+        late.push_back(std::move(*reply));
       } else if (is_taken) {
         ++report.dropped;
       }
       if (!is_of_now && open == 0) break;
     }
     if (good >= needed) {
-      report.updates = good + late;
-      report.late = late;
+      report.late = std::ssize(late);
+      report.updates = good + report.late;
+      for (ClientReply& reply : late) {
+        const auto rounds_late = static_cast<double>(std::max<std::int64_t>(version_ - reply.task.version, 1));
+        gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
+      }
       apply(gathering, report);
       return report;
     }
-    report.dropped += good + late;
-    why = fmt::format("it had {} of the {} good updates that it needs, from {} clients ({} failed, {} refused)", good,
-                      needed, std::ssize(clients), report.failed, report.refused);
+    report.dropped += good;
+    const std::string why =
+        fmt::format("it had {} of the {} good updates that it needs, from {} clients ({} failed, {} refused)", good,
+                    needed, std::ssize(clients), report.failed, report.refused);
     note_problem(report, fmt::format("round {}: {}", report.round, why));
-    if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) break;
+    if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) throw_too_few(report, why);
   }
-  std::string others;
-  for (const std::string& problem : report.problems) {
-    if (problem.starts_with("client")) others += fmt::format("; {}", problem);
-  }
-  throw Error(fmt::format("round {}: {}{}{}", report.round, why,
-                          report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "",
-                          others));
 }
 
 RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, double rate_factor) {
@@ -308,13 +322,13 @@ void FederatedRounds::apply(Gathering& gathering, RoundReport& report) {
   parameters_ = std::move(changed);
   ++version_;
   report.seconds = pool_.now();
-  report.rows = gathering.numbers().rows();
+  report.rows = gathering.numbers().trained();
   report.loss = gathering.numbers().loss();
   report.metrics = gathering.numbers().metrics();
 }
 
 std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::int64_t>& clients,
-                                                         RoundReport* report) {
+                                                         RoundReport& report) {
   ++evaluation_;
   for (const std::int64_t client : clients) {
     const std::uint64_t bytes = pool_.ask({.client = client,
@@ -323,7 +337,7 @@ std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::
                                            .call = evaluation_,
                                            .parameters = parameters_,
                                            .instructions = {.round = version_ + 1}});
-    if (report != nullptr) report->bytes_down += bytes;
+    report.bytes_down += bytes;
   }
   std::vector<ClientReply> replies;
   for (std::size_t open = clients.size(); open > 0;) {
@@ -338,20 +352,26 @@ std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::
     --open;
     if (reply->failure.empty()) {
       replies.push_back(std::move(*reply));
-    } else if (report != nullptr) {
-      ++report->failed;
-      note_problem(*report, fmt::format("client {} could not evaluate: {}", reply->task.client, reply->failure));
+    } else {
+      ++report.failed;
+      note_problem(report, fmt::format("client {} could not evaluate: {}", reply->task.client, reply->failure));
     }
   }
   std::ranges::sort(replies, {}, [](const ClientReply& reply) { return reply.task.client; });
   return replies;
 }
 
-ClientEvaluation FederatedRounds::evaluate(const std::vector<std::int64_t>& clients) {
+ClientEvaluation FederatedRounds::evaluate(const std::vector<std::int64_t>& clients,
+                                           std::vector<std::string>* problems) {
   WeightedByRows numbers;
-  for (const ClientReply& reply : evaluations_of(clients, nullptr)) {
+  RoundReport report;
+  for (const ClientReply& reply : evaluations_of(clients, report)) {
     if (reply.rows > 0) numbers.add(reply);
   }
+  if (numbers.rows() == 0)
+    throw Error(fmt::format("none of {} clients could evaluate{}", clients.size(),
+                            report.problems.empty() ? "" : "; " + report.problems.front()));
+  if (problems != nullptr) *problems = std::move(report.problems);
   return {.rows = numbers.rows(), .loss = numbers.loss(), .metrics = numbers.metrics()};
 }
 

@@ -65,6 +65,26 @@ ParameterSet change_between(const ParameterSet& after, const ParameterSet& befor
   return change;
 }
 
+// Of what is trained, times the change that a client made.
+void multiply_change(ParameterSet& after, const ParameterSet& before, double factor,
+                     const std::vector<bool>& is_trained) {
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (!is_trained.empty() && !is_trained[i]) continue;
+    dispatch(after[i].type(), [&]<typename T>(std::type_identity<T>) {
+      const std::span<T> to = after[i].values<T>();
+      const std::span<const T> from = before[i].values<T>();
+      for (std::size_t j = 0; j < to.size(); ++j) {
+        if constexpr (sizeof(T) == 2) {
+          const float its = from[j].to_float();
+          to[j] = T::from_float(its + static_cast<float>(factor) * (to[j].to_float() - its));
+        } else {
+          to[j] = static_cast<T>(from[j] + static_cast<T>(factor * static_cast<double>(to[j] - from[j])));
+        }
+      }
+    });
+  }
+}
+
 bool has_finite_wide(const ParameterSet& set) {
   return std::ranges::all_of(set, [](const NamedArray& array) {
     const bool is_wide = array.type() == DataType::float32 || array.type() == DataType::float64;
@@ -162,6 +182,9 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
     auto kept_after = std::make_shared<ParameterSet>();
     add_named(*kept_after, kOwnState, client->state());
     const bool is_sound = has_finite_wide(result.parameters) && has_finite_wide(*kept_after);
+    if (const ClientBehaviour its = options.behaviour_of(task.client);
+        its.update_factor != 1 && task.parameters->same_layout(result.parameters))
+      multiply_change(result.parameters, *task.parameters, its.update_factor, options.is_trained);
     take_fit(std::move(result), options, *kept_after);
     // What comes of a training that has gone astray does not stay.
     if (is_sound) kept = std::move(kept_after);
@@ -177,6 +200,7 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
 void SimulatedClients::Pending::take_fit(FitResult result, const SimulatedClientsOptions& options,
                                          ParameterSet& kept_after) {
   reply.rows = result.rows;
+  reply.trained = result.trained > 0 ? result.trained : result.rows;
   reply.loss = result.loss;
   reply.metrics = std::move(result.metrics);
   ParameterSet remains = kept ? part_named(*kept, kRemains) : ParameterSet();
@@ -244,8 +268,7 @@ std::uint64_t SimulatedClients::ask(ClientTask task) {
   pending->due = now_;
   pending->order = asked_++;
   if (is_fit) {
-    const ClientBehaviour its =
-        shared_->options.behaviour.empty() ? ClientBehaviour{} : shared_->options.behaviour[client];
+    const ClientBehaviour its = shared_->options.behaviour_of(task.client);
     RandomStream draws(
         {shared_->options.seed, kBehaviourDraws, client, static_cast<std::uint64_t>(task.instructions.draw)});
     double share = 1;

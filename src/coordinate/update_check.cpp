@@ -30,7 +30,10 @@ std::optional<std::string> why_refused(const ClientReply& reply, const UpdateChe
   for (const NamedArray& array : reply.values) {
     if (!has_finite_numbers(array)) return fmt::format("\"{}\" has numbers that are infinite or none", array.name());
   }
-  if (reply.rows < 1) return fmt::format("it says that it has {} rows", reply.rows);
+  constexpr std::int64_t kMostRows = 1'000'000'000'000;
+  if (reply.rows < 1 || reply.rows > kMostRows) return fmt::format("it says that it has {} rows", reply.rows);
+  if (reply.trained < 0 || reply.trained > kMostRows)
+    return fmt::format("it says that it has computed with {} rows", reply.trained);
   if (!std::isfinite(reply.loss)) return fmt::format("its loss is {}", reply.loss);
   if (check.max_norm > 0) {
     const ParameterSet* base = reply.is_change ? nullptr : reply.task.parameters.get();

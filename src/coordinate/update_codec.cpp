@@ -63,6 +63,14 @@ class MessageReader {
 // Only these are compressed: what has 16 bits already, and integers, go as they are.
 bool is_wide(DataType type) { return type == DataType::float32 || type == DataType::float64; }
 
+bool is_compressed(DataType type, const Compression& compression, bool is_trained) {
+  return is_trained && is_wide(type) && !std::holds_alternative<NoCompression>(compression);
+}
+
+std::size_t count_of_largest(std::size_t numbers, double fraction) {
+  return static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(numbers)));
+}
+
 // Numbers of T with what remains, as 16 bits.
 template <typename T>
 void put_narrow(MessageWriter& message, std::span<const T> numbers, std::span<T> remains, DataType narrow_type) {
@@ -82,8 +90,7 @@ void put_narrow(MessageWriter& message, std::span<const T> numbers, std::span<T>
 template <typename T>
 void put_largest(MessageWriter& message, std::span<const T> numbers, std::span<T> remains, double fraction) {
   for (std::size_t i = 0; i < numbers.size(); ++i) remains[i] += numbers[i];
-  const auto wanted = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(numbers.size())));
-  const auto sparse = top_k(std::span<const T>(remains), wanted);
+  const auto sparse = top_k(std::span<const T>(remains), count_of_largest(numbers.size(), fraction));
   message.put(static_cast<std::uint64_t>(sparse.indices.size()));
   message.put_bytes(std::as_bytes(std::span(sparse.indices)));
   message.put_bytes(std::as_bytes(std::span(sparse.values)));
@@ -127,6 +134,16 @@ void take_largest(MessageReader& message, std::span<T> to) {
 
 }  // namespace
 
+std::size_t encoded_bytes(const ParameterLayout& array, const Compression& compression, bool is_trained) {
+  const auto numbers = static_cast<std::size_t>(element_count(array.shape).value_or(0));
+  const std::size_t size = size_of(array.type);
+  if (!is_compressed(array.type, compression, is_trained)) return sizeof(ArrayCode) + numbers * size;
+  if (const auto* largest = std::get_if<TopK>(&compression))
+    return sizeof(ArrayCode) + sizeof(std::uint64_t) +
+           count_of_largest(numbers, largest->fraction) * (sizeof(std::uint32_t) + size);
+  return sizeof(ArrayCode) + numbers * sizeof(std::uint16_t);
+}
+
 std::vector<std::byte> encode_change(const ParameterSet& change, const Compression& compression,
                                      const EncodeOptions& options) {
   validate(compression);
@@ -146,7 +163,7 @@ std::vector<std::byte> encode_change(const ParameterSet& change, const Compressi
   for (std::size_t i = 0; i < change.size(); ++i) {
     const NamedArray& array = change[i];
     const bool is_trained = options.is_trained.empty() || options.is_trained[i];
-    if (!is_trained || !is_wide(array.type()) || std::holds_alternative<NoCompression>(compression)) {
+    if (!is_compressed(array.type(), compression, is_trained)) {
       message.put(ArrayCode::whole);
       message.put_bytes(array.bytes());
       continue;

@@ -1,7 +1,8 @@
-// A table in a CSV file: {"source": "csv", "file": "iris.csv", "label": "species"}. Numbers of some columns are the
-// input, `features`, and one column is the target: a class or a number.
+// A table in a CSV file, or in several: {"source": "csv", "file": "iris.csv", "label": "species"}. Numbers of some
+// columns are the input, `features`, and one column is the target: a class or a number.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -90,28 +91,47 @@ std::optional<std::int64_t> whole_number_in(std::string_view text) {
   return static_cast<std::int64_t>(*number);
 }
 
-// What the labels of a file mean.
+// A file that is read.
+struct CsvFile {
+  CsvFile(const std::filesystem::path& path, const CsvOptions& format) : csv(path, format) {}
+
+  void read(const CsvColumns& columns) { table = read_table(csv, columns); }
+  UsageError error(std::size_t row, std::size_t column, std::string_view what) const {
+    return csv.error(table.lines[row], column, what);
+  }
+
+  CsvReader csv;
+  CsvTable table;
+};
+
+void expect_columns_of(const CsvReader& first, const CsvReader& other) {
+  if (other.column_names() != first.column_names() || other.column_count() != first.column_count())
+    throw other.error("expected the columns of the file to train with");
+}
+
+// What the labels of files mean.
 class CsvTarget {
  public:
   // The rule that docs/run_file.md tells, where `wish` is neither "class" nor "number".
-  CsvTarget(const CsvReader& csv, const CsvTable& table, std::size_t column, const std::string& wish)
+  CsvTarget(const std::deque<CsvFile>& files, std::size_t column, const std::string& wish)
       : is_class_(wish == "class") {
+    std::vector<std::string_view> labels;
+    for (const CsvFile& file : files) labels.insert(labels.end(), file.table.labels.begin(), file.table.labels.end());
     const auto is_number = [](std::string_view label) { return CsvReader::number_in(label).has_value(); };
     const auto is_whole = [](std::string_view label) { return whole_number_in(label).has_value(); };
-    const bool are_whole = std::ranges::all_of(table.labels, is_whole);
     if (wish.empty()) {
-      const auto text = std::ranges::find_if_not(table.labels, is_number);
       std::vector<std::string_view> numbers;
-      std::ranges::copy_if(table.labels, std::back_inserter(numbers), is_number);
+      std::ranges::copy_if(labels, std::back_inserter(numbers), is_number);
       is_class_ = numbers.empty() || (std::ranges::all_of(numbers, is_whole) && count_values(numbers) <= kFewClasses);
-      if (!is_class_ && text != table.labels.end()) {
-        const std::int64_t line = table.lines[static_cast<std::size_t>(text - table.labels.begin())];
-        throw csv.error(
-            line, column,
-            fmt::format("expected a number, found '{}'; \"target\": \"class\" takes labels as text", *text));
-      }
     }
-    if (is_class_) name_classes(table.labels, are_whole);
+    if (is_class_) name_classes(labels, std::ranges::all_of(labels, is_whole));
+    if (is_class_ || !wish.empty()) return;
+    for (const CsvFile& file : files) {
+      const auto text = std::ranges::find_if_not(file.table.labels, is_number);
+      if (text == file.table.labels.end()) continue;
+      throw file.error(static_cast<std::size_t>(text - file.table.labels.begin()), column,
+                       fmt::format("expected a number, found '{}'; \"target\": \"class\" takes labels as text", *text));
+    }
   }
 
   const std::vector<std::string>& class_names() const { return names_; }
@@ -119,10 +139,11 @@ class CsvTarget {
     return is_class_ ? ValueSpec{.shape = {}, .type = ValueType::int64} : ValueSpec{.shape = {1}};
   }
 
-  torch::Tensor tensor(const CsvReader& csv, const CsvTable& table, std::size_t column) const {
+  torch::Tensor tensor(const CsvFile& file, std::size_t column) const {
+    const CsvTable& table = file.table;
     const auto rows = static_cast<std::int64_t>(table.labels.size());
     const auto wrong = [&](std::size_t row, std::string_view what) {
-      return csv.error(table.lines[row], column, fmt::format("expected {}, found '{}'", what, table.labels[row]));
+      return file.error(row, column, fmt::format("expected {}, found '{}'", what, table.labels[row]));
     };
     if (!is_class_) {
       torch::Tensor numbers = torch::empty({rows, 1}, torch::kFloat32);
@@ -178,12 +199,11 @@ class CsvTarget {
   std::unordered_map<std::string, std::int64_t> numbers_;
 };
 
-std::shared_ptr<const Dataset> csv_rows(const CsvReader& csv, CsvTable& table, const CsvColumns& columns,
-                                        const CsvTarget& target) {
-  const auto rows = static_cast<std::int64_t>(table.labels.size());
+std::shared_ptr<const Dataset> csv_rows(CsvFile& file, const CsvColumns& columns, const CsvTarget& target) {
+  const auto rows = static_cast<std::int64_t>(file.table.labels.size());
   const auto width = static_cast<std::int64_t>(columns.features.size());
-  const torch::Tensor features = torch::from_blob(table.values.data(), {rows, width}, torch::kFloat32).clone();
-  return std::make_shared<TensorDataset>(std::vector{features}, target.tensor(csv, table, columns.label));
+  const torch::Tensor features = torch::from_blob(file.table.values.data(), {rows, width}, torch::kFloat32).clone();
+  return std::make_shared<TensorDataset>(std::vector{features}, target.tensor(file, columns.label));
 }
 
 // Columns by their names; where there are none, by their numbers, with the label's or without.
@@ -223,17 +243,24 @@ DataSource resolve_csv(const Options& options) {
   }
   const std::string wish = options.choice("target", {"class", "number"}, "");
 
-  CsvReader csv(options.at("file").existing_file(), format);
-  const CsvColumns columns = columns_in(csv, options);
-  CsvTable table = read_table(csv, columns);
-  const CsvTarget target(csv, table, columns.label, wish);
-  DataSplits splits{.train = csv_rows(csv, table, columns, target)};
+  std::deque<CsvFile> files;
+  CsvColumns columns;
+  for (const std::filesystem::path& path : options.at("file").existing_files()) {
+    CsvFile& file = files.emplace_back(path, format);
+    if (files.size() == 1) columns = columns_in(file.csv, options);
+    expect_columns_of(files.front().csv, file.csv);
+    file.read(columns);
+  }
+  const CsvReader& csv = files.front().csv;
+  const CsvTarget target(files, columns.label, wish);
+  std::vector<std::shared_ptr<const Dataset>> parts;
+  for (CsvFile& file : files) parts.push_back(csv_rows(file, columns, target));
+  DataSplits splits{.train = rows_of_files(std::move(parts))};
   if (const std::optional<JsonValue> test_file = options.find("test_file")) {
-    CsvReader test(test_file->existing_file(), format);
-    if (test.column_names() != csv.column_names() || test.column_count() != csv.column_count())
-      throw test.error("expected the columns of the file to train with");
-    CsvTable test_table = read_table(test, columns);
-    splits.test = csv_rows(test, test_table, columns, target);
+    CsvFile test(test_file->existing_file(), format);
+    expect_columns_of(csv, test.csv);
+    test.read(columns);
+    splits.test = csv_rows(test, columns, target);
   }
   const auto width = static_cast<std::int64_t>(columns.features.size());
   return {.description = {.inputs = {{"features", {.shape = {width}}}},
@@ -242,6 +269,7 @@ DataSource resolve_csv(const Options& options) {
                           .class_names = target.class_names()},
           .open = [splits] { return splits; },
           .has_test = splits.test != nullptr,
+          .files = std::ssize(files),
           .read_inputs = [inputs = CsvInputs{format, columns, csv.column_names(), csv.column_count()}](
                              const std::filesystem::path& file) { return inputs.read(file); }};
 }

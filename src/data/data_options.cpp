@@ -75,6 +75,25 @@ void refuse_unless_described(const DataDescription& description, const std::stri
   if (has_target) expect("target", description.target, row.target);
 }
 
+// Of several files each is split for itself, so that none ends up without rows to train with.
+RowSplit split_files(const Dataset& all, const RowSplitOptions& options, std::uint64_t seed) {
+  const std::vector<std::int64_t> file_of_row = all.file_of_row();
+  if (file_of_row.empty()) return split_rows(all.size(), options, seed);
+  RowSplit whole;
+  for (std::size_t first = 0, last = 0; first < file_of_row.size(); first = last) {
+    while (last < file_of_row.size() && file_of_row[last] == file_of_row[first]) ++last;
+    const auto rows = static_cast<std::int64_t>(last - first);
+    const RowSplit its = split_rows(rows, rows == 1 ? RowSplitOptions{} : options, seed + first);
+    const auto append = [&](std::vector<std::int64_t>& to, const std::vector<std::int64_t>& from) {
+      for (const std::int64_t number : from) to.push_back(static_cast<std::int64_t>(first) + number);
+    };
+    append(whole.train, its.train);
+    append(whole.validation, its.validation);
+    append(whole.test, its.test);
+  }
+  return whole;
+}
+
 }  // namespace
 
 DataOptions read_data_options(const Options& options, const DataSource& source) {
@@ -106,7 +125,7 @@ DataSplits open_data(const DataSource& source, const DataOptions& options, std::
     throw UsageError("the source has rows of its own for what is to be split off");
   if (split.test > 0 || split.validation > 0) {
     const std::shared_ptr<const Dataset> all = data.train;
-    RowSplit numbers = split_rows(all->size(), split, seed);
+    RowSplit numbers = split_files(*all, split, seed);
     data.train = std::make_shared<SubsetDataset>(all, std::move(numbers.train));
     if (split.test > 0) data.test = std::make_shared<SubsetDataset>(all, std::move(numbers.test));
     if (split.validation > 0) data.validation = std::make_shared<SubsetDataset>(all, std::move(numbers.validation));

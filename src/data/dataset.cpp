@@ -3,10 +3,16 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <tutti/data/joined.hpp>
 
 #include "sources.hpp"
 
 namespace tutti {
+
+std::shared_ptr<const Dataset> detail::rows_of_files(std::vector<std::shared_ptr<const Dataset>> files) {
+  if (files.size() == 1) return files.front();
+  return std::make_shared<JoinedDataset>(std::move(files));
+}
 
 std::shared_ptr<const Dataset> detail::rows_without_target(torch::Tensor inputs) {
   const std::int64_t rows = inputs.size(0);

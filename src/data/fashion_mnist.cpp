@@ -21,7 +21,7 @@ DataSplits open_fashion_mnist() {
     return IdxPair{.images = folder / (part + "-images-idx3-ubyte.gz"),
                    .labels = folder / (part + "-labels-idx1-ubyte.gz")};
   };
-  return read_idx_splits(files("train"), files("t10k"), kFashionClasses);
+  return read_idx_splits({files("train")}, files("t10k"), kFashionClasses);
 }
 
 }  // namespace

@@ -45,6 +45,12 @@ std::shared_ptr<const Dataset> read_idx_rows(const IdxPair& files, std::int64_t 
   return std::make_shared<TensorDataset>(std::vector{images}, labels);
 }
 
+std::shared_ptr<const Dataset> read_idx_files(const std::vector<IdxPair>& files, std::int64_t classes) {
+  std::vector<std::shared_ptr<const Dataset>> parts;
+  for (const IdxPair& pair : files) parts.push_back(read_idx_rows(pair, classes));
+  return rows_of_files(std::move(parts));
+}
+
 std::shared_ptr<const Dataset> read_idx_images(const std::filesystem::path& path) {
   torch::Tensor images = read_idx(path);
   if (images.dim() == static_cast<std::int64_t>(kPlainImages)) images = images.unsqueeze(1);
@@ -52,9 +58,9 @@ std::shared_ptr<const Dataset> read_idx_images(const std::filesystem::path& path
 }
 
 // Most of the time goes into unpacking, which one thread does for one file.
-DataSplits read_idx_splits(const IdxPair& train, const IdxPair& test, std::int64_t classes) {
+DataSplits read_idx_splits(const std::vector<IdxPair>& train, const IdxPair& test, std::int64_t classes) {
   auto for_testing = std::async(std::launch::async, [&] { return read_idx_rows(test, classes); });
-  std::shared_ptr<const Dataset> for_training = read_idx_rows(train, classes);
+  std::shared_ptr<const Dataset> for_training = read_idx_files(train, classes);
   return {.train = std::move(for_training), .test = for_testing.get()};
 }
 

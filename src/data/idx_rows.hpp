@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include <tutti/data/dataset.hpp>
 
@@ -22,10 +23,13 @@ torch::Tensor read_idx_labels(const std::filesystem::path& path);
 // A UsageError names the file and the row where a label is no class, and the files that do not belong together.
 std::shared_ptr<const Dataset> read_idx_rows(const IdxPair& files, std::int64_t classes);
 
+// The rows of all, one file after the other.
+std::shared_ptr<const Dataset> read_idx_files(const std::vector<IdxPair>& files, std::int64_t classes);
+
 // Images alone, without a target.
 std::shared_ptr<const Dataset> read_idx_images(const std::filesystem::path& path);
 
 // Both at once.
-DataSplits read_idx_splits(const IdxPair& train, const IdxPair& test, std::int64_t classes);
+DataSplits read_idx_splits(const std::vector<IdxPair>& train, const IdxPair& test, std::int64_t classes);
 
 }  // namespace tutti::detail

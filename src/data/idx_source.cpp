@@ -1,5 +1,6 @@
 // Images and labels in IDX files: {"source": "idx", "train_images": ..., "train_labels": ..., "test_images": ...,
-// "test_labels": ..., "classes": 10}.
+// "test_labels": ..., "classes": 10}. Those to train with may be lists, of as many files each.
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
@@ -12,8 +13,13 @@ namespace tutti::detail {
 namespace {
 
 DataSource resolve_idx(const Options& options) {
-  const IdxPair train{.images = options.at("train_images").existing_file(),
-                      .labels = options.at("train_labels").existing_file()};
+  const std::vector<std::filesystem::path> images = options.at("train_images").existing_files();
+  const std::vector<std::filesystem::path> labels = options.at("train_labels").existing_files();
+  if (images.size() != labels.size())
+    throw options.at("train_labels")
+        .error(fmt::format("expected {} files, as many as of images, found {}", images.size(), labels.size()));
+  std::vector<IdxPair> train;
+  for (std::size_t i = 0; i < images.size(); ++i) train.push_back({.images = images[i], .labels = labels[i]});
   std::optional<IdxPair> test;
   const std::optional<JsonValue> test_images = options.find("test_images");
   const std::optional<JsonValue> test_labels = options.find("test_labels");
@@ -21,22 +27,29 @@ DataSource resolve_idx(const Options& options) {
     throw options.error("expected both test_images and test_labels, or none of them");
   if (test_images) test = {.images = test_images->existing_file(), .labels = test_labels->existing_file()};
 
-  const Shape shape = idx_row_shape(train.images);
-  if (test && idx_row_shape(test->images) != shape) {
-    throw UsageError(fmt::format("{}: expected rows of {}, as in {}, found {}", test->images.string(), to_string(shape),
-                                 train.images.string(), to_string(idx_row_shape(test->images))));
-  }
+  const Shape shape = idx_row_shape(images.front());
+  const auto expect_alike = [&](const std::filesystem::path& path) {
+    if (const Shape its = idx_row_shape(path); its != shape)
+      throw UsageError(fmt::format("{}: expected rows of {}, as in {}, found {}", path.string(), to_string(shape),
+                                   images.front().string(), to_string(its)));
+  };
+  for (const std::filesystem::path& path : images) expect_alike(path);
+  if (test) expect_alike(test->images);
   std::int64_t classes = options.integer("classes", {.min = 1, .max = kMostSize}, 0);
-  if (classes == 0) classes = count_classes(train.labels, read_idx_labels(train.labels));
+  if (classes == 0) {
+    for (const std::filesystem::path& path : labels)
+      classes = std::max(classes, count_classes(path, read_idx_labels(path)));
+  }
   return {.description = {.inputs = {{"image", {.shape = shape}}},
                           .target = {.shape = {}, .type = ValueType::int64},
                           .classes = classes},
           .open =
               [train, test, classes] {
                 if (test) return read_idx_splits(train, *test, classes);
-                return DataSplits{.train = read_idx_rows(train, classes)};
+                return DataSplits{.train = read_idx_files(train, classes)};
               },
           .has_test = test.has_value(),
+          .files = std::ssize(train),
           .read_inputs = read_idx_images};
 }
 

@@ -42,7 +42,7 @@ DataSource resolve_mnist(const Options& options) {
                                     .labels = mnist_file(place, "train-labels", "idx1")};
                 const IdxPair test{.images = mnist_file(place, "t10k-images", "idx3"),
                                    .labels = mnist_file(place, "t10k-labels", "idx1")};
-                return read_idx_splits(train, test, kDigits);
+                return read_idx_splits({train}, test, kDigits);
               },
           .read_inputs = read_idx_images};
 }

@@ -1,5 +1,5 @@
 // Arrays that numpy saved: {"source": "npy", "inputs": "x.npy", "target": "y.npy"}, with "test_inputs" and
-// "test_target". Their first dimension counts the rows.
+// "test_target". Their first dimension counts the rows. "inputs" and "target" may be lists, of as many files each.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -89,8 +89,30 @@ std::shared_ptr<const Dataset> npy_rows(const NpyPair& files, const torch::Tenso
   return std::make_shared<TensorDataset>(std::vector{inputs}, target);
 }
 
+// Files to train with, whose headers are looked at. Inputs may be large, and their headers say what they are; of
+// classes the largest has to be known.
+struct NpyTraining {
+  std::vector<NpyPair> files;
+  std::vector<torch::Tensor> targets;  // of each
+};
+
+void expect_alike(const std::filesystem::path& path, const ValueSpec& expected, const ValueSpec& found) {
+  if (found == expected) return;
+  throw UsageError(
+      fmt::format("{}: expected rows of {}, found {}", path.string(), to_string(expected), to_string(found)));
+}
+
+ValueSpec spec_of_target(const torch::Tensor& target) {
+  return {.shape = target.sizes().slice(1).vec(),
+          .type = target.scalar_type() == torch::kInt64 ? ValueType::int64 : ValueType::float32};
+}
+
 DataSource resolve_npy(const Options& options) {
-  const NpyPair train{.inputs = options.at("inputs").existing_file(), .target = options.at("target").existing_file()};
+  const std::vector<std::filesystem::path> inputs = options.at("inputs").existing_files();
+  const std::vector<std::filesystem::path> targets = options.at("target").existing_files();
+  if (inputs.size() != targets.size())
+    throw options.at("target").error(
+        fmt::format("expected {} files, as many as of inputs, found {}", inputs.size(), targets.size()));
   std::optional<NpyPair> test;
   const std::optional<JsonValue> test_inputs = options.find("test_inputs");
   const std::optional<JsonValue> test_target = options.find("test_target");
@@ -98,37 +120,50 @@ DataSource resolve_npy(const Options& options) {
     throw options.error("expected both test_inputs and test_target, or none of them");
   if (test_inputs) test = {.inputs = test_inputs->existing_file(), .target = test_target->existing_file()};
 
-  // Inputs may be large, and their headers say what they are. Of classes the largest has to be known.
-  const NpyArray inputs = read_npy_header(train.inputs);
-  const ValueSpec input = npy_spec(train.inputs, inputs, NpyRole::inputs);
-  const torch::Tensor target = read_npy_tensor(train.target, NpyRole::target);
-  const ValueSpec target_spec{.shape = target.sizes().slice(1).vec(),
-                              .type = target.scalar_type() == torch::kInt64 ? ValueType::int64 : ValueType::float32};
-  expect_rows_of(train, inputs.shape.front(), target.size(0));
+  NpyTraining train;
+  ValueSpec input;
+  ValueSpec target;
+  std::int64_t most_classes = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const NpyPair files{.inputs = inputs[i], .target = targets[i]};
+    const NpyArray header = read_npy_header(files.inputs);
+    const ValueSpec its_input = npy_spec(files.inputs, header, NpyRole::inputs);
+    const torch::Tensor its_target = read_npy_tensor(files.target, NpyRole::target);
+    if (i == 0) {
+      input = its_input;
+      target = spec_of_target(its_target);
+    }
+    expect_alike(files.inputs, input, its_input);
+    expect_alike(files.target, target, spec_of_target(its_target));
+    expect_rows_of(files, header.shape.front(), its_target.size(0));
+    if (target.type == ValueType::int64) most_classes = std::max(most_classes, count_classes(files.target, its_target));
+    train.files.push_back(files);
+    train.targets.push_back(its_target);
+  }
   std::int64_t classes = 0;
-  if (target_spec.type == ValueType::int64) {
+  if (target.type == ValueType::int64) {
     classes = options.integer("classes", {.min = 1, .max = kMostSize}, 0);
-    if (classes == 0) classes = count_classes(train.target, target);
+    if (classes == 0) classes = most_classes;
   }
   if (test) {
-    const auto expect_alike = [](const std::filesystem::path& path, const ValueSpec& expected, NpyRole role) {
-      const ValueSpec found = npy_spec(path, read_npy_header(path), role);
-      if (found != expected) {
-        throw UsageError(
-            fmt::format("{}: expected rows of {}, found {}", path.string(), to_string(expected), to_string(found)));
-      }
+    const auto spec = [](const std::filesystem::path& path, NpyRole role) {
+      return npy_spec(path, read_npy_header(path), role);
     };
-    expect_alike(test->inputs, input, NpyRole::inputs);
-    expect_alike(test->target, target_spec, NpyRole::target);
+    expect_alike(test->inputs, input, spec(test->inputs, NpyRole::inputs));
+    expect_alike(test->target, target, spec(test->target, NpyRole::target));
   }
-  return {.description = {.inputs = {{"input", input}}, .target = target_spec, .classes = classes},
+  return {.description = {.inputs = {{"input", input}}, .target = target, .classes = classes},
           .open =
-              [train, test, target, classes] {
-                DataSplits splits{.train = npy_rows(train, target, classes)};
+              [train, test, classes] {
+                std::vector<std::shared_ptr<const Dataset>> parts;
+                for (std::size_t i = 0; i < train.files.size(); ++i)
+                  parts.push_back(npy_rows(train.files[i], train.targets[i], classes));
+                DataSplits splits{.train = rows_of_files(std::move(parts))};
                 if (test) splits.test = npy_rows(*test, read_npy_tensor(test->target, NpyRole::target), classes);
                 return splits;
               },
-          .has_test = test.has_value()};
+          .has_test = test.has_value(),
+          .files = std::ssize(inputs)};
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ void add_mnist(DataSourceRegistry& registry);
 void add_npy(DataSourceRegistry& registry);
 void add_text(DataSourceRegistry& registry);
 
+// Of several files, as the rows of one; of one file as they are.
+std::shared_ptr<const Dataset> rows_of_files(std::vector<std::shared_ptr<const Dataset>> files);
+
 // Rows without a target.
 std::shared_ptr<const Dataset> rows_without_target(torch::Tensor inputs);
 // Of a .npy file. Images may lack the dimension of their one channel.

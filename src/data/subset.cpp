@@ -23,6 +23,14 @@ DataRows SubsetDataset::packed_rows(std::span<const std::int64_t> numbers) const
   return all_->packed_rows(numbers_in_all(numbers));
 }
 
+std::vector<std::int64_t> SubsetDataset::file_of_row() const {
+  const std::vector<std::int64_t> of_all = all_->file_of_row();
+  std::vector<std::int64_t> files;
+  if (of_all.empty()) return files;
+  for (const std::int64_t number : numbers_) files.push_back(of_all[static_cast<std::size_t>(number)]);
+  return files;
+}
+
 std::vector<std::int64_t> SubsetDataset::numbers_in_all(std::span<const std::int64_t> numbers) const {
   std::vector<std::int64_t> of_all;
   of_all.reserve(numbers.size());

@@ -62,7 +62,10 @@ std::string line(const strategy::Federated& its) {
   const ordered_json json = to_json(its);
   std::string more;
   if (json.contains("round")) more += fmt::format(", {}", brief_alternative(json.at("round")));
-  if (json.contains("local")) more += fmt::format(", {}", brief(json.at("local")));
+  if (its.local.steps > 0)
+    more += fmt::format(", {} a client", counted(its.local.steps, "step"));
+  else if (its.local.epochs != 1)
+    more += fmt::format(", {} a client", counted(its.local.epochs, "epoch"));
   if (json.contains("compression")) more += fmt::format(", {}", brief(json.at("compression")));
   return fmt::format("Federated: {}, {}, {}, {}{}{}", counted(its.num_clients, "client"), counted(its.rounds, "round"),
                      brief_alternative(json.at("aggregation")), brief_alternative(json.at("client_selection")), more,

@@ -107,18 +107,22 @@ ParameterSet weights_in(const fs::path& file, int replica) {
 }
 
 ParameterSet weights_of_replica(const ParameterSet& arrays, int replica) {
-  const std::string prefix = fmt::format("replica/{}/", replica);
-  const std::string buffers = fmt::format("shard/{}/", replica);
-  const bool is_known = replica == 0 || std::ranges::any_of(arrays, [&](const NamedArray& array) {
-                          return array.name().starts_with(prefix);
-                        });
-  if (!is_known)
-    throw UsageError(fmt::format("there is no replica {} with parameters of its own; take replica 0's", replica));
+  // Of replicas, their private buffers, and clients.
+  const std::vector<std::string> prefixes = {fmt::format("replica/{}/", replica), fmt::format("shard/{}/", replica),
+                                             fmt::format("client/{}/state/", replica)};
+  const auto is_its_own = [&](const NamedArray& array) {
+    return array.name().starts_with(prefixes.front()) || array.name().starts_with(prefixes.back());
+  };
+  if (replica != 0 && std::ranges::none_of(arrays, is_its_own))
+    throw UsageError(
+        fmt::format("there is no replica or client {} with parameters of its own; take replica 0's", replica));
   ParameterSet weights;
   for (const NamedArray& array : arrays) {
     if (!is_weight(array)) continue;
-    const NamedArray* own = replica == 0 ? nullptr : arrays.find(prefix + array.name());
-    if (own == nullptr && replica != 0) own = arrays.find(buffers + array.name());
+    const NamedArray* own = nullptr;
+    for (const std::string& prefix : prefixes) {
+      if (own == nullptr && replica != 0) own = arrays.find(prefix + array.name());
+    }
     weights.add(array.layout(), own != nullptr ? own->bytes() : array.bytes());
   }
   return weights;

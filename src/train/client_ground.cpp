@@ -81,10 +81,14 @@ std::shared_ptr<ClientGround> make_client_ground(std::shared_ptr<const Run> run,
   if (needs_labels(its.data.client_split) && ground->labels.empty())
     throw UsageError(fmt::format("data.client_split: {} looks at the class of a row, and rows have several",
                                  to_string(its.data.client_split)));
-  ground->train = split_clients(
-      its.data.client_split,
-      {.clients = federated.num_clients, .rows = ground->rows->size(), .labels = ground->labels, .file_of_row = {}},
-      its.seed);
+  std::vector<std::int64_t> file_of_row = ground->rows->file_of_row();
+  if (file_of_row.empty()) file_of_row.resize(static_cast<std::size_t>(ground->rows->size()));
+  ground->train = split_clients(its.data.client_split,
+                                {.clients = federated.num_clients,
+                                 .rows = ground->rows->size(),
+                                 .labels = ground->labels,
+                                 .file_of_row = file_of_row},
+                                its.seed);
   take_test_rows(*ground);
   for (const ClientGroup& group : its.clients) {
     ground->group_of.resize(ground->group_of.size() + static_cast<std::size_t>(group.count),
@@ -130,7 +134,8 @@ void describe_clients(const ClientGround& ground, std::vector<ClientInfo>& clien
     clients.push_back({.tags = group.tags, .rows = rows});
     behaviour.push_back({.fit_seconds = steps / std::max(speed, 1e-9),
                          .dropout = std::clamp(dropout, 0.0, 1.0),
-                         .failure = std::clamp(failure, 0.0, 1.0)});
+                         .failure = std::clamp(failure, 0.0, 1.0),
+                         .update_factor = group.update_factor});
   }
 }
 

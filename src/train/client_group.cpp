@@ -25,6 +25,7 @@ ClientGroup client_group_from_json(const JsonValue& value) {
   if (const auto speed = options.find("speed")) group.speed = distribution_from_json(*speed, kSpeed);
   if (const auto dropout = options.find("dropout")) group.dropout = distribution_from_json(*dropout, kProbability);
   if (const auto failure = options.find("failure")) group.failure = distribution_from_json(*failure, kProbability);
+  group.update_factor = options.number("update_factor", {.min = -1e6, .max = 1e6}, group.update_factor);
   const auto epochs = options.find("epochs");
   const auto steps = options.find("steps");
   if (epochs && steps) throw steps->error("there are epochs, too; expected one of the two");
@@ -62,7 +63,8 @@ nlohmann::ordered_json to_json(const ClientGroup& group) {
                               {"tags", group.tags},
                               {"speed", to_json(group.speed)},
                               {"dropout", to_json(group.dropout)},
-                              {"failure", to_json(group.failure)}};
+                              {"failure", to_json(group.failure)},
+                              {"update_factor", group.update_factor}};
   if (group.local && group.local->steps > 0) json["steps"] = group.local->steps;
   if (group.local && group.local->steps == 0) json["epochs"] = group.local->epochs;
   if (group.batch_size) json["batch_size"] = *group.batch_size;

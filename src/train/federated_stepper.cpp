@@ -1,4 +1,5 @@
 // Federated runs: a step is a round, and clients are simulated in this process.
+#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -57,6 +58,17 @@ class FederatedStepper final : public Stepper {
 
   std::vector<std::string> warnings() const override { return warnings_; }
 
+  // What clients keep that were not asked yet.
+  double bytes_to_come() const override {
+    std::size_t bytes = ground_->personal.bytes();
+    for (std::size_t i = 0; i < ground_->shared.size(); ++i) {
+      if (ground_->is_trained[i] && !std::holds_alternative<NoCompression>(strategy_.compression))
+        bytes += ground_->shared[i].bytes().size();
+    }
+    const std::int64_t open = client_counts(*run_).with_tags - clients_.kept_count();
+    return static_cast<double>(std::max<std::int64_t>(open, 0)) * static_cast<double>(bytes);
+  }
+
   double set_rate(double factor) override {
     rate_factor_ = factor;
     return torch_options(run_->optimizer)->get_lr() * factor;
@@ -94,13 +106,13 @@ class FederatedStepper final : public Stepper {
     return evaluator_.evaluate(net_, rows);
   }
 
-  std::optional<Evaluation> evaluate_clients() override {
+  std::optional<Evaluation> evaluate_clients(std::vector<std::string>& problems) override {
     if (ground_->test.empty()) return std::nullopt;
     std::vector<std::int64_t> all;
     for (std::size_t client = 0; client < ground_->test.size(); ++client) {
       if (!ground_->test[client].empty()) all.push_back(static_cast<std::int64_t>(client));
     }
-    ClientEvaluation its = rounds_.evaluate(all);
+    ClientEvaluation its = rounds_.evaluate(all, &problems);
     return Evaluation{.rows = its.rows, .loss = its.loss, .metrics = std::move(its.metrics)};
   }
 

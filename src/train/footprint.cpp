@@ -9,6 +9,8 @@
 
 #include <tutti/base/chunk.hpp>
 #include <tutti/collective/plan.hpp>
+#include <tutti/coordinate/client_selection.hpp>
+#include <tutti/coordinate/update_codec.hpp>
 #include <tutti/sync/compression_plan.hpp>
 #include <tutti/sync/shard_fold.hpp>
 #include <tutti/train/found_partitions.hpp>
@@ -67,6 +69,37 @@ double moved_by(const strategy::AllReduce& method, int replicas, const std::vect
   return moved;
 }
 
+// Between the server and its clients in a round, where all whom it asks answer.
+double moved_by(const strategy::Federated& federated, const Graph& graph, const ClientCounts& clients,
+                const std::vector<bool>& is_private) {
+  const bool is_compressed = !std::holds_alternative<NoCompression>(federated.compression);
+  double down = 0;
+  double up = 0;
+  const auto add = [&](const Shape& shape, ValueType type, bool is_trained) {
+    const ParameterLayout layout{
+        .name = {}, .shape = shape, .type = type == ValueType::int64 ? DataType::int64 : DataType::float32};
+    const double bytes = bytes_of({.shape = shape, .type = type});
+    down += bytes;
+    up += is_compressed ? static_cast<double>(encoded_bytes(layout, federated.compression, is_trained)) : bytes;
+  };
+  for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
+    if (!is_private[i] && !graph.parameters()[i].is_frozen) add(graph.parameters()[i].shape, ValueType::float32, true);
+  }
+  for (const GraphNode& node : graph.nodes()) {
+    if (graph.is_private(node)) continue;
+    for (const BufferSpec& buffer : node.resolved.buffers) add(buffer.shape, buffer.type, false);
+  }
+  const std::int64_t chosen = chosen_count(federated.client_selection, clients);
+  std::int64_t asked = std::get_if<strategy::Buffered>(&federated.round) != nullptr
+                           ? std::get<strategy::Buffered>(federated.round).replies
+                           : chosen + std::get<strategy::Synchronous>(federated.round).ask_beyond;
+  asked = std::min(asked, clients.with_tags);
+  double moved = static_cast<double>(asked) * (down + up);
+  if (const auto* choice = std::get_if<strategy::PowerOfChoice>(&federated.client_selection))
+    moved += static_cast<double>(candidate_count(*choice, clients.all, asked)) * down;
+  return moved;
+}
+
 // Parameters that each replica has to itself, by number.
 std::vector<bool> private_parameters(const Graph& graph) {
   std::vector<bool> is_private(graph.parameters().size());
@@ -118,6 +151,8 @@ Footprint footprint_of(const Run& run) {
     footprint.moved = 0;
     for (const PipelineTraffic& traffic : traffic_of(run)) *footprint.moved += traffic.bytes();
   }
+  if (const auto* federated = std::get_if<strategy::Federated>(&graph.effective_strategy()))
+    footprint.moved = moved_by(*federated, graph, client_counts(run), is_private);
   return footprint;
 }
 

@@ -201,6 +201,7 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
   const std::int64_t read_at_once = rows_to_read(settings.batch_size);
   double loss = 0;
   double weight = 0;
+  std::int64_t trained = 0;
   std::vector<MetricSum> metrics(run.metrics.size());
   std::int64_t step = 0;
   for (std::int64_t epoch = 0; step < steps; ++epoch) {
@@ -223,6 +224,7 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
       }
       const DataRows batch =
           narrow_rows(read, first - read_from, std::min(settings.batch_size, std::ssize(order) - first));
+      trained += batch.target.size(0);
       const RandomDraws draws(
           {.seed = run.seed,
            .step = (static_cast<std::uint64_t>(instructions.draw) << 32) + static_cast<std::uint64_t>(step),
@@ -254,6 +256,7 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
   }
   FitResult result{.parameters = read_places(seat_->shared),
                    .rows = std::ssize(rows()),
+                   .trained = trained,
                    .loss = weight > 0 ? loss / weight : 0,
                    .metrics = {}};
   for (std::size_t m = 0; m < metrics.size(); ++m) {

@@ -89,7 +89,8 @@ double measure_memory(const Run& run) {
   }
   ParameterSet checkpoint;
   stepper->save(checkpoint);
-  return most_resident_bytes();
+  // A checkpoint has a copy of it.
+  return most_resident_bytes() + 2 * stepper->bytes_to_come();
 }
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/coordinate/federated_rounds.hpp>
 #include <tutti/train/data_store.hpp>
 
 namespace tutti {
@@ -283,8 +284,9 @@ void read_clients(const JsonValue& value, Run& run) {
     return;
   }
   if (split) run.data.client_split = client_split_from_json(*split);
-  if (std::holds_alternative<Files>(run.data.client_split))
-    throw split->error("no source of data reads several files yet, one for each client");
+  if (const std::int64_t files = run.data.opened_by.files;
+      std::holds_alternative<Files>(run.data.client_split) && files != federated->num_clients)
+    throw split->error(fmt::format("expected a file for each of {} clients, found {}", federated->num_clients, files));
   if (test) run.data.client_test = test->number({.min = 0, .max = 1, .max_excluded = true});
   if (needs_labels(run.data.client_split) && run.data.opened_by.description.classes == 0)
     throw split->error("it looks at classes, and the target of the data is a number");
@@ -293,6 +295,25 @@ void read_clients(const JsonValue& value, Run& run) {
   } else {
     run.clients = {{.count = federated->num_clients}};
   }
+  told_at(value.at("graph").at("strategy"), [&] { refuse_impossible(*federated, client_counts(run)); });
+}
+
+// A round that needs all whom it asks is repeated whenever one of them does not answer.
+void warn_of_rounds_that_repeat(const Run& run, std::vector<std::string>& warnings) {
+  const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy());
+  const auto* round = federated == nullptr ? nullptr : std::get_if<strategy::Synchronous>(&federated->round);
+  if (round == nullptr || round->replies > 0) return;
+  const bool asks_more = round->ask_beyond > 0 && !std::holds_alternative<strategy::All>(federated->client_selection) &&
+                         !std::holds_alternative<strategy::ByCapability>(federated->client_selection);
+  const auto may_miss = [](const ClientGroup& group) {
+    return group.dropout != Distribution(Always{0}) || group.failure != Distribution(Always{0});
+  };
+  if (asks_more || (std::ranges::none_of(run.clients, may_miss) && round->deadline == 0)) return;
+  warnings.push_back(
+      fmt::format("a round needs the updates of all clients that it chose, and {}: such rounds are repeated; \"round\" "
+                  "in the strategy "
+                  "can say how many \"replies\" are enough, or how many to \"ask_beyond\"",
+                  round->deadline > 0 ? "its deadline may leave some out" : "some may drop out or fail"));
 }
 
 // The run has files of its own there.
@@ -339,6 +360,16 @@ void check_strategy(const JsonValue& value, const Run& run) {
 }
 
 }  // namespace
+
+ClientCounts client_counts(const Run& run) {
+  const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy());
+  ClientCounts counts;
+  for (const ClientGroup& group : run.clients) {
+    counts.all += group.count;
+    if (federated == nullptr || has_tags(federated->client_selection, group.tags)) counts.with_tags += group.count;
+  }
+  return counts;
+}
 
 Run read_run(const JsonValue& value, const Registry& registry) {
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
@@ -404,6 +435,7 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   run.warnings = run.graph.warnings();
   warn_of_what_is_not_trained(run.graph, run.warnings);
   warn_of_micro_batches(run.graph, run.warnings);
+  warn_of_rounds_that_repeat(run, run.warnings);
   run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(value, run));
   return run;
 }

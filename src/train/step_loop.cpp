@@ -123,29 +123,27 @@ class StepLoop {
   }
 
   bool evaluate() {
-    bool is_best = false;
-    for (std::size_t i = 0; i < splits_.size(); ++i) {
-      const Evaluation evaluation = stepper_.evaluate(splits_[i].rows);
-      if (i == 0) is_best = best_.take(watched(evaluation), step_);
+    bool has_best = false;
+    const auto take = [&](const std::string& split, const Evaluation& evaluation, bool is_judge) {
+      const bool is_best = is_judge && best_.take(watched(evaluation), step_);
+      has_best |= is_best;
       tell(event::EvaluationEnded{.step = step_,
                                   .epoch = epoch(),
                                   .seconds = training_.seconds(),
-                                  .split = splits_[i].name,
+                                  .split = split,
                                   .rows = evaluation.rows,
                                   .loss = evaluation.loss,
                                   .metrics = evaluation.metrics,
-                                  .is_best = i == 0 && is_best});
-    }
-    if (const std::optional<Evaluation> evaluation = stepper_.evaluate_clients()) {
-      tell(event::EvaluationEnded{.step = step_,
-                                  .epoch = epoch(),
-                                  .seconds = training_.seconds(),
-                                  .split = "clients",
-                                  .rows = evaluation->rows,
-                                  .loss = evaluation->loss,
-                                  .metrics = evaluation->metrics});
-    }
-    return is_best;
+                                  .is_best = is_best});
+    };
+    const bool by_clients = training_.is_judged_by_clients();
+    for (std::size_t i = 0; i < splits_.size(); ++i)
+      take(splits_[i].name, stepper_.evaluate(splits_[i].rows), i == 0 && !by_clients);
+    std::vector<std::string> problems;
+    if (const std::optional<Evaluation> evaluation = stepper_.evaluate_clients(problems))
+      take("clients", *evaluation, by_clients);
+    for (const std::string& problem : problems) tell(event::Warned{problem});
+    return has_best;
   }
 
   double watched(const Evaluation& evaluation) const {

@@ -17,6 +17,7 @@
 #include <tutti/train/found_partitions.hpp>
 #include <tutti/train/node_costs.hpp>
 
+#include "private_names.hpp"
 #include "run_comparison.hpp"
 #include "training.hpp"
 
@@ -128,6 +129,11 @@ void compare_with_checkpoint(Training& training) {
         "the run is longer or shorter than when the checkpoint was written: the schedule of the learning rate is "
         "stretched to it");
   }
+  // Its steps are rounds.
+  if (training.checkpoint->arrays.find("server/counts") != nullptr &&
+      !std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()))
+    throw UsageError(fmt::format("the checkpoint is of a federated run, and this is {}; --from begins with its weights",
+                                 name_of(run.graph.effective_strategy())));
   if (state.best.of != training.best_of()) {
     if (state.best.value)
       training.warnings.push_back(fmt::format("the best was told by the {} before, and is told by the {} from now on",
@@ -180,7 +186,12 @@ std::unique_ptr<Stepper> make_stepper(const Training& training) {
   return make(training);
 }
 
+bool Training::is_judged_by_clients() const {
+  return run->data.client_test > 0 && private_names(run->graph) != nullptr;
+}
+
 std::string Training::best_of() const {
+  if (is_judged_by_clients()) return "clients " + run->train.best_by;
   if (!data.validation && !data.test) return "";
   return fmt::format("{} {}", data.validation ? "validation" : "test", run->train.best_by);
 }

@@ -49,6 +49,8 @@ struct Training {
 
   // What tells the best evaluation, and of which rows: those for validation, or else those to test with.
   std::string best_of() const;
+  // Where clients have layers of their own, what they measure counts, and not what the server does with somebody's.
+  bool is_judged_by_clients() const;
 
   bool speaks() const { return options.world == nullptr || options.world->rank() == Rank{0}; }
 };
@@ -74,14 +76,16 @@ class Stepper {
   // What else people should know before it begins, in lines.
   virtual std::vector<std::string> notes() const { return {}; }
   virtual std::vector<std::string> warnings() const { return {}; }
+  // Memory that it comes to hold later, beyond what a few steps have taken.
+  virtual double bytes_to_come() const { return 0; }
   // The first step is the one after so many.
   virtual void begin(std::int64_t steps_taken) = 0;
   // With the optimizer's own rate times a factor; returns the rate.
   virtual double set_rate(double factor) = 0;
   virtual StepResult step(bool is_interrupted) = 0;
   virtual Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) = 0;
-  // By clients, with rows of their own; nothing where there are none.
-  virtual std::optional<Evaluation> evaluate_clients() { return std::nullopt; }
+  // By clients, with rows of their own; nothing where there are none. Who could not is a sentence in `problems`.
+  virtual std::optional<Evaluation> evaluate_clients(std::vector<std::string>& /*problems*/) { return std::nullopt; }
   // For checkpoints: on rank 0 all that the next step depends on.
   virtual void save(ParameterSet& arrays) = 0;
   virtual void restore(const ParameterSet& arrays) = 0;

@@ -31,21 +31,25 @@ std::vector<ClientInfo> some_clients(std::int64_t count) {
   return clients;
 }
 
+std::int64_t count_of(const strategy::ClientSelection& selection, std::span<const ClientInfo> clients) {
+  return chosen_count(selection, count_clients(selection, clients));
+}
+
 TEST(ClientSelection, ChoosesAShareAndAtLeastOne) {
   const std::vector<ClientInfo> clients = some_clients(100);
-  EXPECT_EQ(chosen_count(All{}, clients), 100);
-  EXPECT_EQ(chosen_count(Random{.fraction = 0.1}, clients), 10);
-  EXPECT_EQ(chosen_count(Random{.fraction = 0.0001}, clients), 1);
-  EXPECT_EQ(chosen_count(Random{.fraction = 1}, clients), 100);
-  EXPECT_EQ(chosen_count(PowerOfChoice{.fraction = 0.07, .candidates = 0.5}, clients), 7);
-  EXPECT_EQ(chosen_count(ByCapability{{"fast"}}, clients), 34);
-  EXPECT_EQ(chosen_count(ByCapability{{"fast", "wifi"}}, clients), 17);
-  EXPECT_EQ(chosen_count(ByCapability{}, clients), 100);
+  EXPECT_EQ(count_of(All{}, clients), 100);
+  EXPECT_EQ(count_of(Random{.fraction = 0.1}, clients), 10);
+  EXPECT_EQ(count_of(Random{.fraction = 0.0001}, clients), 1);
+  EXPECT_EQ(count_of(Random{.fraction = 1}, clients), 100);
+  EXPECT_EQ(count_of(PowerOfChoice{.fraction = 0.07, .candidates = 0.5}, clients), 7);
+  EXPECT_EQ(count_of(ByCapability{{"fast"}}, clients), 34);
+  EXPECT_EQ(count_of(ByCapability{{"fast", "wifi"}}, clients), 17);
+  EXPECT_EQ(count_of(ByCapability{}, clients), 100);
   EXPECT_EQ(usage_error([&] {
-              (void)chosen_count(ByCapability{{"fast", "gpu"}}, clients);
+              (void)count_of(ByCapability{{"fast", "gpu"}}, clients);
             }),
             "none of 100 clients has all of the required tags: fast, gpu");
-  EXPECT_EQ(usage_error([&] { (void)chosen_count(All{}, {}); }), "there are no clients to choose from");
+  EXPECT_EQ(usage_error([&] { (void)count_of(All{}, {}); }), "there are no clients to choose from");
 }
 
 TEST(ClientSelection, DrawsDistinctClientsThatAreFreeAndHaveTheTags) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include <gtest/gtest.h>
+#include <tutti/data/joined.hpp>
 #include <tutti/data/standardise.hpp>
 #include <tutti/data/subset.hpp>
 
@@ -110,6 +111,30 @@ TEST(Standardise, LeavesTokensAsTheyAre) {
       .target = {.shape = {}}};
   const StandardisedDataset dataset(plain, description, moments_of(*plain, description));
   EXPECT_TRUE(inputs_of(dataset).equal(torch::arange(6).reshape({3, 2})));
+}
+
+TEST(JoinedDataset, HasTheRowsOfAllItsPartsInAnyOrder) {
+  const auto part = [](std::int64_t first, std::int64_t count) {
+    const torch::Tensor numbers = torch::arange(first, first + count);
+    return std::make_shared<TensorDataset>(
+        std::vector{torch::stack({numbers, -numbers}, 1), (numbers % 256).to(torch::kUInt8).unsqueeze(1)}, 2 * numbers);
+  };
+  const JoinedDataset all({part(0, 3), part(3, 1), part(4, 0), part(4, 5)});
+  EXPECT_EQ(all.size(), 9);
+  EXPECT_EQ(all.file_of_row(), (Numbers{0, 0, 0, 1, 3, 3, 3, 3, 3}));
+  for (const Numbers& numbers : {Numbers{}, Numbers{1}, Numbers{8, 0, 3, 3, 1, 7}, Numbers{5, 6, 4}, all_of(all)}) {
+    const DataRows rows = all.rows(numbers);
+    const torch::Tensor expected = torch::tensor(numbers, torch::kInt64);
+    EXPECT_TRUE(rows.inputs[0].equal(torch::stack({expected, -expected}, 1)));
+    EXPECT_TRUE(rows.inputs[1].equal(expected.unsqueeze(1).to(torch::kFloat32).div(255)));
+    EXPECT_TRUE(rows.target.equal(2 * expected));
+    EXPECT_EQ(all.packed_rows(numbers).inputs[1].scalar_type(), torch::kUInt8);
+  }
+  EXPECT_EQ(testing::usage_error([&] { (void)all.rows(Numbers{9}); }), "there is no row 9: there are 9");
+  EXPECT_EQ(testing::usage_error([&] { (void)all.rows(Numbers{0, -1}); }), "there is no row -1: there are 9");
+  EXPECT_EQ(testing::usage_error([] { JoinedDataset({}); }), "expected at least one dataset to join, found none");
+  const SubsetDataset some(std::make_shared<JoinedDataset>(all), {8, 3});
+  EXPECT_EQ(some.file_of_row(), (Numbers{3, 1}));
 }
 
 }  // namespace

@@ -388,5 +388,108 @@ TEST(TextSource, RefusesATextThatIsTooShort) {
               EndsWith("t.txt: the file is empty"));
 }
 
+// --- several files ---
+
+using Numbers = std::vector<std::int64_t>;
+
+TEST(SeveralFiles, AreReadOneAfterTheOther) {
+  const ScratchFolder folder;
+  folder.write("b.csv", "x,y\n1,lily\n2,rose\n");
+  folder.write("a.csv", "x,y\n3,iris\n");
+  folder.write("c.txt", "nothing");
+  const auto rows_of = [&](const std::string& file) {
+    const ReadSource data = read_source(R"({"source": "csv", "label": "y", "file": )" + file + kWhole, folder.path());
+    EXPECT_EQ(data.source.files, 2);
+    EXPECT_THAT(data.source.description.class_names, ElementsAre("iris", "lily", "rose"));
+    return data.open().train;
+  };
+  const auto listed = rows_of(R"(["b.csv", "a.csv"])");
+  EXPECT_TRUE(all_rows(*listed).inputs[0].equal(torch::tensor({{1.f}, {2.f}, {3.f}})));
+  EXPECT_TRUE(all_rows(*listed).target.equal(torch::tensor({1, 2, 0}, torch::kInt64)));
+  EXPECT_EQ(listed->file_of_row(), (Numbers{0, 0, 1}));
+  const auto found = rows_of(R"("*.csv")");  // in the order of their names
+  EXPECT_TRUE(all_rows(*found).inputs[0].equal(torch::tensor({{3.f}, {1.f}, {2.f}})));
+  EXPECT_EQ(found->file_of_row(), (Numbers{0, 1, 1}));
+  EXPECT_EQ(read_source(R"({"source": "csv", "label": "y", "file": "a.csv")" + std::string(kWhole), folder.path())
+                .open()
+                .train->file_of_row(),
+            Numbers());
+}
+
+TEST(SeveralFiles, AreOfArraysImagesAndTexts) {
+  const ScratchFolder folder;
+  write_array<float>(folder, "x1.npy", NpyType::float32, {1, 2}, {1, 2});
+  write_array<float>(folder, "x2.npy", NpyType::float32, {2, 2}, {3, 4, 5, 6});
+  write_array<std::int64_t>(folder, "y1.npy", NpyType::int64, {1}, {0});
+  write_array<std::int64_t>(folder, "y2.npy", NpyType::int64, {2}, {1, 4});
+  const ReadSource arrays =
+      read_source(R"({"source": "npy", "inputs": "x*.npy", "target": "y*.npy", "split": {"test": 0}})", folder.path());
+  EXPECT_EQ(arrays.source.description.classes, 5);
+  EXPECT_TRUE(all_rows(*arrays.open().train).inputs[0].equal(torch::tensor({{1.f, 2.f}, {3.f, 4.f}, {5.f, 6.f}})));
+  EXPECT_EQ(arrays.open().train->file_of_row(), (Numbers{0, 1, 1}));
+
+  folder.write("i1", idx({1, 1, 1}, "a"));
+  folder.write("i2", idx({2, 1, 1}, "bc"));
+  folder.write("l1", idx({1}, std::string(1, '\x03')));
+  folder.write("l2", idx({2}, "\x01\x02"));
+  const ReadSource images = read_source(
+      R"({"source": "idx", "train_images": ["i1", "i2"], "train_labels": ["l1", "l2"], "split": {"test": 0}})",
+      folder.path());
+  EXPECT_EQ(images.source.description.classes, 4);
+  EXPECT_TRUE(all_rows(*images.open().train).target.equal(torch::tensor({3, 1, 2}, torch::kInt64)));
+  EXPECT_EQ(images.open().train->file_of_row(), (Numbers{0, 1, 1}));
+
+  folder.write("t1", "bdbdb");
+  folder.write("t2", "aca");
+  const ReadSource texts =
+      read_source(R"({"source": "text", "file": ["t1", "t2"], "length": 2, "split": {"test": 0}})", folder.path());
+  EXPECT_THAT(texts.source.description.class_names, ElementsAre("a", "b", "c", "d"));
+  EXPECT_TRUE(all_rows(*texts.open().train).inputs[0].equal(torch::tensor({{1, 3}, {1, 3}, {0, 2}}, torch::kInt64)));
+  EXPECT_EQ(texts.open().train->file_of_row(), (Numbers{0, 0, 1}));
+}
+
+TEST(SeveralFiles, AreSplitEachForItself) {
+  const ScratchFolder folder;
+  for (const auto& [name, rows] : {std::pair{"a.csv", 10}, std::pair{"b.csv", 1}, std::pair{"c.csv", 5}}) {
+    std::string text = "x,y\n";
+    for (int row = 0; row < rows; ++row) text += std::to_string(row) + "," + std::to_string(row % 2) + "\n";
+    folder.write(name, text);
+  }
+  const ReadSource data = read_source(
+      R"({"source": "csv", "label": "y", "file": "*.csv", "standardise": true, "split": {"test": 0.2, "validation": 0.2}})",
+      folder.path());
+  const DataSplits splits = data.open(3);
+  const auto counts = [](const Dataset& rows) {
+    Numbers of_files(3);
+    for (const std::int64_t file : rows.file_of_row()) ++of_files[static_cast<std::size_t>(file)];
+    return of_files;
+  };
+  EXPECT_EQ(counts(*splits.train), (Numbers{6, 1, 3}));
+  EXPECT_EQ(counts(*splits.test), (Numbers{2, 0, 1}));
+  EXPECT_EQ(counts(*splits.validation), (Numbers{2, 0, 1}));
+}
+
+TEST(SeveralFiles, ThatDoNotFitAreRefused) {
+  const ScratchFolder folder;
+  folder.write("a.csv", "x,y\n1,2\n");
+  folder.write("b.csv", "x,z\n1,2\n");
+  const auto csv_of = [&](const std::string& file) {
+    return refused(folder, R"({"source": "csv", "label": "y", "file": )" + file + "}");
+  };
+  EXPECT_THAT(csv_of(R"(["a.csv", "b.csv"])"), HasSubstr("b.csv: expected the columns of the file to train with"));
+  EXPECT_THAT(csv_of(R"(["a.csv", "nothing.csv"])"), HasSubstr("there is no file 'nothing.csv'"));
+  EXPECT_THAT(csv_of("[]"), HasSubstr("expected at least one file"));
+  EXPECT_THAT(csv_of("3"), HasSubstr("expected a file, or a list of them, found 3"));
+  EXPECT_THAT(csv_of(R"("*.tsv")"), HasSubstr("that fits '*.tsv'"));
+  EXPECT_THAT(csv_of(R"("nowhere/*.csv")"), HasSubstr("that fits '*.csv'"));
+  write_array<float>(folder, "x.npy", NpyType::float32, {1, 2}, {1, 2});
+  write_array<float>(folder, "wide.npy", NpyType::float32, {1, 3}, {1, 2, 3});
+  write_array<std::int64_t>(folder, "y.npy", NpyType::int64, {1}, {0});
+  EXPECT_THAT(refused(folder, R"({"source": "npy", "inputs": ["x.npy", "x.npy"], "target": "y.npy"})"),
+              HasSubstr("target: expected 2 files, as many as of inputs, found 1"));
+  EXPECT_THAT(refused(folder, R"({"source": "npy", "inputs": ["x.npy", "wide.npy"], "target": ["y.npy", "y.npy"]})"),
+              HasSubstr("wide.npy: expected rows of"));
+}
+
 }  // namespace
 }  // namespace tutti::data_sources_test

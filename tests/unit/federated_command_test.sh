@@ -46,6 +46,45 @@ for split in '{"method": "Iid"}' '{"method": "Shards", "per_client": 2}' '{"meth
   expect 0 "clients loss" "${short[@]}" --output split --set "data.client_split=$split" --set data.client_test=0.2
 done
 
+# One file for each client, whatever the order of rows in the whole.
+mkdir sites
+for site in 1 2 3; do
+  { head -n 1 "$root/examples/data/iris.csv"; tail -n +2 "$root/examples/data/iris.csv" | awk -v site="$site" 'NR % 6 < site'; } >"sites/$site.csv"
+done
+files=(--set 'data.client_split={"method": "Files"}' --set graph.strategy.num_clients=3
+       --set 'graph.strategy.client_selection={"method": "All"}' --set data.split.test=0)
+expect 0 "client 2: 75 rows: " "${short[@]}" --output sited "${files[@]}" --set 'data.file="sites/*.csv"'
+expect 0 "client 0: 25 rows: " "${short[@]}" --output sited "${files[@]}" --set 'data.file=["sites/1.csv", "sites/3.csv", "sites/2.csv"]'
+expect 0 "finished" "$tutti" train sited --output sited-again
+expect 2 "expected a file for each of 3 clients, found 2" "${short[@]}" --output never "${files[@]}" \
+  --set 'data.file=["sites/1.csv", "sites/2.csv"]'
+
+# Layers that stay on clients: what each has learnt can be had.
+personal=("$tutti" train "$root/examples/federated_personal.json" --set graph.strategy.rounds=4 --set graph.strategy.num_clients=5
+          --set graph.strategy.client_selection.fraction=0.6 --set graph.strategy.local.steps=20 --set train.evaluate_every=2)
+expect 0 "best: clients accuracy" "${personal[@]}" --output personal
+expect 0 "8.0 kB stay on each" "${personal[@]}" --output personal
+mapfile -t heads < <(for client in 0 1 2 3 4; do
+  "$tutti" export personal "head$client.safetensors" --weights last --replica "$client" >/dev/null 2>&1 && sha256sum <"head$client.safetensors"
+done | sort -u)
+expect 0 "" test "${#heads[@]}" -ge 3
+expect 2 "there is no replica or client 5 with parameters of its own" "$tutti" eval personal --replica 5
+
+# What is said beforehand.
+expect 0 "between server and clients in a round" "$tutti" check "$root/examples/federated.json" --quick
+expect 0 "such rounds are repeated" "${short[@]}" --output restless --set 'clients=[{"dropout": 0.05}]'
+
+# Memory does not grow with the number of clients: a thousand of them with a model of 800 kB, each asked twice.
+cat >peak.py <<'END'
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+END
+had=$(/usr/bin/python3 peak.py "$tutti" train "$root/examples/federated.json" --quiet --output many --set graph.strategy.num_clients=1000 \
+  --set graph.strategy.rounds=2 --set 'graph.strategy.client_selection={"method": "All"}' --set 'graph.strategy.local={"steps": 1}')
+expect 0 "" test "${had:-0}" -gt 100000000
+expect 0 "" test "${had:-0}" -lt 1000000000
+
 # <error> <option>...: refused, and nothing is left behind.
 refused() {
   expect 2 "$1" "${short[@]}" --output never "${@:2}"
@@ -64,7 +103,7 @@ refused "expected at least 11 updates" --set 'graph.strategy.aggregation={"metho
 refused "a round needs 9 updates, and asks 6 clients" --set 'graph.strategy.round={"method": "Synchronous", "replies": 9}'
 refused "120 rows" --set graph.strategy.num_clients=121
 refused "data.client_split.method" --set 'data.client_split={"method": "Dirchlet"}'
-refused "no source of data reads several files yet" --set 'data.client_split={"method": "Files"}'
+refused "data.client_split: expected a file for each of 12 clients, found 1" --set 'data.client_split={"method": "Files"}'
 refused "nothing carries an inner strategy of clients out yet" \
   --set 'graph.strategy.inner={"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}'
 expect 1 "round 1: it had 0 of the 6 good updates that it needs" "${short[@]}" --output failing --set 'clients=[{"failure": 1}]' \

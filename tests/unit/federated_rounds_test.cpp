@@ -590,5 +590,77 @@ TEST(SimulatedClients, EvaluateWhileOthersTrain) {
   EXPECT_EQ(clients.now(), 1.0);
 }
 
+TEST(SimulatedClients, ThatCannotEvaluateAreLeftOutAndTold) {
+  Script script;
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    if (client != 1) throw std::runtime_error("no rows");
+    return ClientEvaluation{.rows = 5, .loss = 0.5};
+  };
+  SimulatedClients clients(clients_of(script, 3));
+  FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(3)});
+  std::vector<std::string> problems;
+  EXPECT_EQ(rounds.evaluate({0, 1, 2}, &problems).loss, 0.5);
+  EXPECT_EQ(problems,
+            (std::vector<std::string>{"client 0 could not evaluate: no rows", "client 2 could not evaluate: no rows"}));
+  try {
+    (void)rounds.evaluate({0, 2});
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "none of 2 clients could evaluate; client 0 could not evaluate: no rows");
+  }
+}
+
+TEST(SimulatedClients, MultiplyTheirChangesWhereTheyAreHostile) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + 1), .rows = 1};
+  };
+  for (const Compression& compression : {Compression(NoCompression{}), Compression(Float16{})}) {
+    SimulatedClientsOptions options = clients_of(script, 2);
+    options.behaviour = {{}, {.update_factor = -10}};
+    options.compression = compression;
+    SimulatedClients clients(std::move(options));
+    FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(2)});
+    (void)rounds.run();
+    EXPECT_EQ(number_in(rounds.parameters()), 4 + (1 - 10) / 2.0F);
+  }
+}
+
+TEST(FederatedRounds, KeepLateUpdatesWhereARoundIsRepeated) {
+  // Client 0 is late for round 1, and comes in while round 2 fails for the first time.
+  std::atomic<int> failures = 0;
+  Script script;
+  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
+    if (client != 0 && instructions.round == 2 && failures < 2) {
+      ++failures;
+      throw std::runtime_error("not now");
+    }
+    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 6.0F : 1.0F)), .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 3, 1);
+  options.behaviour = {{.fit_seconds = 1.5}, {.fit_seconds = 1}, {.fit_seconds = 1}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(3);
+  strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 0.5}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  EXPECT_EQ(rounds.run().updates, 2);
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
+  const RoundReport second = rounds.run();
+  EXPECT_EQ(second.repeats, 1);
+  EXPECT_EQ(second.late, 1);
+  EXPECT_EQ(second.updates, 3);
+  EXPECT_FLOAT_EQ(number_in(rounds.parameters()), 1 + (1 + 1 + 0.5F * 6) / 2.5F);
+}
+
+TEST(FederatedRounds, CountTheRowsThatWereComputedWith) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = given, .rows = 3, .trained = 12};
+  };
+  SimulatedClients clients(clients_of(script, 2));
+  FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(2)});
+  EXPECT_EQ(rounds.run().rows, 24);
+}
+
 }  // namespace
 }  // namespace tutti

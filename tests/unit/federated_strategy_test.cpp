@@ -66,7 +66,7 @@ TEST(FederatedStrategy, IsToldInALine) {
                                 .local = {.epochs = 5},
                                 .compression = TopK{.fraction = 0.5}}),
             "Federated: 20 clients, 1 round, TrimmedMean, Random (fraction 0.5), Synchronous (deadline 30.0, late "
-            "Discount (factor 0.25)), epochs:5, TopK:0.5");
+            "Discount (factor 0.25)), 5 epochs a client, TopK:0.5");
 }
 
 TEST(FederatedStrategy, RefusesWhatCannotBe) {

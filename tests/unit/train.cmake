@@ -1,7 +1,7 @@
 # Runs from their file to their last checkpoint.
 if(TUTTI_WITH_TORCH)
   tutti_test(unit/train_tests LINKS tutti_train TORCH TIMEOUT 1200
-             SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/model_parallel_test.cpp
+             SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/federated_train_test.cpp unit/model_parallel_test.cpp
                      unit/model_parallel_faults_test.cpp unit/model_parallel_graphs_test.cpp
                      unit/model_parallel_replicas_test.cpp unit/pipeline_forecast_test.cpp unit/trainer_test.cpp)
   target_compile_definitions(unit_train_tests PRIVATE TUTTI_VECTORS="${CMAKE_CURRENT_SOURCE_DIR}/vectors")
@@ -20,5 +20,8 @@ if(TUTTI_WITH_TORCH)
       add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/train_examples_test.sh $<TARGET_FILE:tutti> ${reaches})
       set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS "${case}" TIMEOUT 1800)
     endforeach()
+    add_test(NAME ${TUTTI_TEST_PREFIX}federated_figures
+             COMMAND ${CMAKE_CURRENT_LIST_DIR}/federated_figures_test.sh $<TARGET_FILE:tutti>)
+    set_tests_properties(${TUTTI_TEST_PREFIX}federated_figures PROPERTIES LABELS "unit;long" TIMEOUT 3600)
   endif()
 endif()

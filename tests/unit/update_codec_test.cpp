@@ -109,5 +109,16 @@ TEST(UpdateCodec, RefusesWhatIsNotForOneClient) {
             std::string::npos);
 }
 
+TEST(UpdateCodec, TellsBeforehandHowManyBytesItTakes) {
+  const ParameterSet change = some_change(2);
+  for (const Compression& compression : {Compression(NoCompression{}), Compression(Float16{}), Compression(BFloat16{}),
+                                         Compression(TopK{.fraction = 0.07}), Compression(TopK{.fraction = 1})}) {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < change.size(); ++i)
+      bytes += encoded_bytes(change[i].layout(), compression, kTrained[i]);
+    EXPECT_EQ(bytes, encode_change(change, compression, {.is_trained = kTrained}).size());
+  }
+}
+
 }  // namespace
 }  // namespace tutti

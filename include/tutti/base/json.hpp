@@ -113,6 +113,9 @@ class JsonValue {
   std::filesystem::path file_path() const;
   // The same; a UsageError where it is in neither place.
   std::filesystem::path existing_file() const;
+  // One, or a list of them, in its order; or a name with '*' in it, such as "clients/*.csv": all files of the folder
+  // that a shell would take for it, in the order of their names, and at least one.
+  std::vector<std::filesystem::path> existing_files() const;
   // One of `names`; otherwise the error lists them and the nearest.
   const std::string& one_of(const std::vector<std::string>& names) const;
 
@@ -154,6 +157,8 @@ class JsonValue {
       : content_(std::move(content)), node_(node) {}
 
   JsonValue member(const detail::JsonNode& node) const;
+  // Where a name is found, which raw_with_files() then has; with what stands behind it, where it is a folder's.
+  std::filesystem::path found_path(const std::filesystem::path& named, const std::filesystem::path& pattern) const;
   UsageError error_at(const detail::JsonPlace& place, std::string_view what) const;
   const detail::JsonNode& as_object() const;
   const detail::JsonNode& as_array() const;

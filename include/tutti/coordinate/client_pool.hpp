@@ -41,6 +41,7 @@ struct ClientReply {
   ParameterSet values = {};
   bool is_change = false;
   std::int64_t rows = 0;
+  std::int64_t trained = 0;  // as in FitResult
   double loss = 0;
   std::vector<NamedNumber> metrics = {};
   std::uint64_t bytes = 0;  // that came in

@@ -1,7 +1,7 @@
 // Which clients a round asks: a pure function of who there is, and of a seed.
 //
 //   const strategy::ClientSelection selection = strategy::Random{.fraction = 0.1};
-//   const std::int64_t count = chosen_count(selection, clients);
+//   const std::int64_t count = chosen_count(selection, count_clients(selection, clients));
 //   const std::vector<std::int64_t> asked = draw_clients(selection, count, {.clients = clients, .seed = 7, .call =
 //   12});
 #pragma once
@@ -23,8 +23,18 @@ struct SelectionInputs {
   std::uint64_t call = 0;  // another number, other draws
 };
 
+// Whether somebody with these tags may be chosen.
+bool has_tags(const strategy::ClientSelection& selection, std::span<const std::string> tags);
+
+// How many there are, and how many of them may be chosen by their tags.
+struct ClientCounts {
+  std::int64_t all = 0;
+  std::int64_t with_tags = 0;
+};
+ClientCounts count_clients(const strategy::ClientSelection& selection, std::span<const ClientInfo> clients);
+
 // How many a round chooses where all are free: at least one. A UsageError where nobody has the tags that are required.
-std::int64_t chosen_count(const strategy::ClientSelection& selection, std::span<const ClientInfo> clients);
+std::int64_t chosen_count(const strategy::ClientSelection& selection, const ClientCounts& clients);
 
 // So many of those that are free and may be chosen, fewer where there are not so many; each as likely as the others, in
 // ascending order. Of PowerOfChoice these are its candidates, likelier the more rows they have.

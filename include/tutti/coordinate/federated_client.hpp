@@ -35,6 +35,7 @@ struct FitInstructions {
 struct FitResult {
   ParameterSet parameters = {};  // the same arrays as were given, with other values
   std::int64_t rows = 0;         // that it has: its weight
+  std::int64_t trained = 0;      // rows that it computed with, each as often as it did; those that it has, where 0
   double loss = 0;
   std::vector<NamedNumber> metrics = {};  // of its rows
 };

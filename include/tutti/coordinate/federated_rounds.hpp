@@ -20,6 +20,7 @@
 #include <tutti/base/parameter_set.hpp>
 #include <tutti/coordinate/aggregation.hpp>
 #include <tutti/coordinate/client_pool.hpp>
+#include <tutti/coordinate/client_selection.hpp>
 #include <tutti/coordinate/outer_optimizer.hpp>
 #include <tutti/strategy/training_strategy.hpp>
 
@@ -30,6 +31,10 @@ struct FederatedRoundsOptions {
   std::uint64_t seed = 0;             // of who is asked
   std::vector<bool> is_trained = {};  // by array: others (buffers) are averaged and no more; all where empty
 };
+
+// A UsageError where a strategy cannot be carried out with so many clients: nobody has the tags, or a round needs more
+// updates than clients that it asks.
+void refuse_impossible(const strategy::Federated& strategy, const ClientCounts& clients);
 
 // Of a round, those of its repetitions included.
 struct RoundReport {
@@ -44,7 +49,7 @@ struct RoundReport {
   std::uint64_t bytes_down = 0;  // to clients
   std::uint64_t bytes_up = 0;
   double seconds = 0;     // of the pool's clock, at its end
-  std::int64_t rows = 0;  // that were learnt from
+  std::int64_t rows = 0;  // that were computed with
   double loss = 0;        // the clients', weighted by rows
   std::vector<NamedNumber> metrics = {};
   std::vector<std::string> problems = {};  // the first few: "client 3 was refused: ..."
@@ -53,16 +58,16 @@ struct RoundReport {
 // One thread at a time.
 class FederatedRounds {
  public:
-  // A UsageError where the strategy cannot be carried out with these clients: more are needed than can be asked, nobody
-  // has the tags.
+  // A UsageError where the strategy cannot be carried out with these clients.
   FederatedRounds(ParameterSet parameters, ClientPool& pool, FederatedRoundsOptions options);
 
   // The next round, with clients' learning rates multiplied by a factor. An Error where it has too few good updates,
   // and is not to be repeated, or was often enough; the model is then as before.
   RoundReport run(double rate_factor = 1);
 
-  // What clients measure of the model on rows of their own, weighted by them; all clients, or these.
-  ClientEvaluation evaluate(const std::vector<std::int64_t>& clients);
+  // What these clients measure of the model on rows of their own, weighted by them. Who fails is left out, and a
+  // sentence in `problems`; an Error where nobody is left.
+  ClientEvaluation evaluate(const std::vector<std::int64_t>& clients, std::vector<std::string>* problems = nullptr);
 
   std::int64_t finished() const { return version_; }
   const ParameterSet& parameters() const { return *parameters_; }
@@ -79,7 +84,7 @@ class FederatedRounds {
   RoundReport run_buffered(const strategy::Buffered& round, double rate_factor);
   std::vector<std::int64_t> choose(std::int64_t count, RoundReport& report);
   void ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report);
-  std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, RoundReport* report);
+  std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, RoundReport& report);
   std::optional<ClientReply> next_fit(double until);
   // Counts an answer, and says what is wrong with it in the report.
   bool is_good(const ClientReply& reply, RoundReport& report) const;

@@ -29,9 +29,10 @@
 namespace tutti {
 
 struct ClientBehaviour {
-  double fit_seconds = 0;  // on the clock
-  double dropout = 0;      // how likely it is that it never answers; that is noticed when its answer is due
-  double failure = 0;      // how likely it is that it fails on the way, and says so
+  double fit_seconds = 0;    // on the clock
+  double dropout = 0;        // how likely it is that it never answers; that is noticed when its answer is due
+  double failure = 0;        // how likely it is that it fails on the way, and says so
+  double update_factor = 1;  // what it multiplies its change by before it sends it: -10 of one that is hostile
 };
 
 struct SimulatedClientsOptions {
@@ -46,6 +47,10 @@ struct SimulatedClientsOptions {
   Duration deadline = kDefaultDeadline;  // in real time, for the answer of a client
   // Called on each thread first.
   std::function<void()> prepare_thread = {};
+
+  ClientBehaviour behaviour_of(std::int64_t client) const {
+    return behaviour.empty() ? ClientBehaviour{} : behaviour[static_cast<std::size_t>(client)];
+  }
 };
 
 class SimulatedClients final : public ClientPool {
@@ -66,6 +71,8 @@ class SimulatedClients final : public ClientPool {
 
   // What a client keeps: its state(), and what remains of compression. Empty where it has nothing yet.
   const ParameterSet& state_of(std::int64_t client) const;
+  // Of how many something is kept.
+  std::int64_t kept_count() const { return std::ssize(kept_); }
 
   // The clock, what clients keep, and what they are asked: all that the next answers depend on. `layout` is that of the
   // parameters.

@@ -29,6 +29,9 @@ struct EncodeOptions {
 std::vector<std::byte> encode_change(const ParameterSet& change, const Compression& compression,
                                      const EncodeOptions& options = {});
 
+// How many bytes of a message an array takes.
+std::size_t encoded_bytes(const ParameterLayout& array, const Compression& compression, bool is_trained = true);
+
 // A change of this layout. A UsageError says what is wrong with a message that is none.
 ParameterSet decode_change(std::span<const std::byte> message, const ParameterSet& layout);
 

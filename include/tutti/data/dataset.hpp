@@ -55,6 +55,8 @@ class Dataset {
   // The same, but inputs that are kept as bytes may still be: unpack_rows() makes numbers of them, on the thread that
   // computes with them. Moving a quarter of the memory between cores takes a quarter of the time.
   virtual DataRows packed_rows(std::span<const std::int64_t> numbers) const { return rows(numbers); }
+  // By row: which of several files it comes from, by their order. Empty where there is one.
+  virtual std::vector<std::int64_t> file_of_row() const { return {}; }
 };
 
 // Inputs of bytes become numbers in 0..1; all others stay as they are.
@@ -71,6 +73,7 @@ struct DataSource {
   DataDescription description;
   std::function<DataSplits()> open;
   bool has_test = true;      // rows to test with are its own; otherwise open_data() takes some of the others
+  std::int64_t files = 1;    // that the rows to train with come from: Dataset::file_of_row()
   bool is_in_order = false;  // rows that follow one another belong together: those to test with are the last ones
   // Rows without a target, out of a file of the kind that the source reads: for predictions. Optional; open_inputs()
   // reads .npy files for all of them.

@@ -34,6 +34,7 @@ class StandardisedDataset : public Dataset {
 
   std::int64_t size() const override { return plain_->size(); }
   DataRows rows(std::span<const std::int64_t> numbers) const override;
+  std::vector<std::int64_t> file_of_row() const override { return plain_->file_of_row(); }
 
  private:
   // For each number of a row.

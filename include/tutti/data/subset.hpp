@@ -21,6 +21,7 @@ class SubsetDataset : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(numbers_.size()); }
   DataRows rows(std::span<const std::int64_t> numbers) const override;
   DataRows packed_rows(std::span<const std::int64_t> numbers) const override;
+  std::vector<std::int64_t> file_of_row() const override;
 
  private:
   std::vector<std::int64_t> numbers_in_all(std::span<const std::int64_t> numbers) const;

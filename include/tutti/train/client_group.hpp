@@ -27,6 +27,7 @@ struct ClientGroup {
   Distribution speed = Always{100};  // steps in a second of their clock
   Distribution dropout = Always{0};  // how likely a client is to drop out of a round
   Distribution failure = Always{0};  // and to fail in it
+  double update_factor = 1;          // what they multiply their changes by: -10, where they are hostile
   // Their own; the run's where there is none.
   std::optional<strategy::LocalTraining> local = {};
   std::optional<std::int64_t> batch_size = {};

@@ -21,8 +21,8 @@ struct Footprint {
   // What the nodes compute for a batch, all of it: a step keeps some of this, and takes more for a while.
   double values = 0;
 
-  // Between replicas or workers, in a step: sent, or read from each other's memory and written there. Nothing where the
-  // strategy does not say.
+  // Between replicas, workers or clients, in a step or round: sent, or read from each other's memory and written there.
+  // Nothing where the strategy does not say.
   std::optional<double> moved = {};
 };
 

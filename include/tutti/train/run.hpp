@@ -16,6 +16,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/json.hpp>
+#include <tutti/coordinate/client_selection.hpp>
 #include <tutti/data/client_split.hpp>
 #include <tutti/data/data_options.hpp>
 #include <tutti/data/dataset.hpp>
@@ -100,6 +101,9 @@ struct Run {
 };
 
 Run read_run(const JsonValue& value, const Registry& registry = Registry());
+
+// Of a federated run: how many there are, and how many have the tags that it asks for.
+ClientCounts client_counts(const Run& run);
 
 // {"name": "adam", "lr": 0.001, "beta1": 0.9, ...}
 OptimizerRule optimizer_from_json(const JsonValue& value);
