@@ -160,7 +160,8 @@ Turn train_turn(const std::string& engine, int epochs, const std::filesystem::pa
             figures.seconds[Part::training].push_back(trained.seconds);
             figures.accuracies.push_back(trained.accuracy);
           },
-      .took = [=, &measured](double seconds) { measured.engines[engine].seconds[Part::program].push_back(seconds); }};
+      .took = [=, &measured](
+                  const Spent& spent) { measured.engines[engine].seconds[Part::program].push_back(spent.seconds); }};
 }
 
 // How soon training begins, as somebody finds it who starts tutti: it finds the BLAS kernels itself.
@@ -175,7 +176,7 @@ Turn one_step_turn(const std::filesystem::path& scratch, TrainMeasurements& meas
                 std::filesystem::remove_all(folder);
                 (void)parse_events(text, 1);
               },
-          .took = [&measured](double seconds) { measured.one_step.push_back(seconds); }};
+          .took = [&measured](const Spent& spent) { measured.one_step.push_back(spent.seconds); }};
 }
 
 void print_json(const TrainMeasurements& measured, const Request& request) {

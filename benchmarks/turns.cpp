@@ -41,7 +41,7 @@ void run_turn(const Turn& turn, const RunOptions& options, const std::filesystem
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began;
   try {
     turn.take(output.text);
-    if (turn.took) turn.took(elapsed.count());
+    if (turn.took) turn.took({.seconds = elapsed.count(), .peak_memory = output.peak_memory});
   } catch (const std::exception& error) {
     throw Error(fmt::format("'{}': {}", command.text(), error.what()));
   }

@@ -14,11 +14,19 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/base/bytes.hpp>
+
 namespace tutti::cli {
 class CommandLine;
 }
 
 namespace tutti::bench {
+
+// What a program used, from its start to its end.
+struct Spent {
+  double seconds = 0;
+  Bytes peak_memory;
+};
 
 struct Turn {
   std::string name;                // "gloo on 2 ranks"
@@ -27,8 +35,8 @@ struct Turn {
   std::vector<std::string> environment = {};
   // Takes what it printed; throws where that is not what was asked for.
   std::function<void(const std::string& text)> take;
-  // Takes how long it ran, from its start to its end, where that was what was asked for.
-  std::function<void(double seconds)> took = {};
+  // Takes what it used, where that was what was asked for.
+  std::function<void(const Spent& spent)> took = {};
   bool once = false;  // in the first pass only
 };
 

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -201,6 +202,7 @@ Child::Child(Child&& other) noexcept
       ended_(other.ended_),
       by_signal_(other.by_signal_),
       exit_code_(other.exit_code_),
+      peak_memory_(other.peak_memory_),
       problem_(std::move(other.problem_)) {}
 
 Child::~Child() {
@@ -235,8 +237,14 @@ bool Child::running() {
     exit_code_ = info.si_status;
     problem_ = fmt::format("ended with exit code {}", info.si_status);
   }
-  if (!own_group_) ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+  if (!own_group_) let_go();
   return false;
+}
+
+void Child::let_go() {
+  rusage usage{};
+  if (::wait4(std::exchange(pid_, -1), nullptr, 0, &usage) > 0)
+    peak_memory_ = Bytes{static_cast<std::uint64_t>(usage.ru_maxrss) * 1024};
 }
 
 bool Child::stopped() const {
@@ -256,7 +264,7 @@ void Child::signal_group(int number) {
 void Child::end_group() {
   signal(SIGKILL);
   signal_group(SIGKILL);
-  if (pid_ > 0) ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+  if (pid_ > 0) let_go();
 }
 
 Output run(const Command& command, Duration patience, Signals& signals) {
@@ -287,6 +295,7 @@ Output run(const Command& command, Duration patience, Signals& signals) {
   }
   if (!child.problem().empty())
     throw Error(fmt::format("'{}' {}{}", command.text(), child.problem(), last_lines(output.errors)));
+  output.peak_memory = child.peak_memory();
   return output;
 }
 

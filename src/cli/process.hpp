@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <sys/types.h>
+#include <tutti/base/bytes.hpp>
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/error.hpp>
 
@@ -88,6 +89,9 @@ class Child {
   // As a shell tells it: the exit code, or 128 and the signal that ended it.
   int exit_code() const { return exit_code_; }
   bool ended_by_signal() const { return exit_code_ > 128 && by_signal_; }
+  // The most memory that it held at a time, or that one of those held which it started and waited for: known once its
+  // number was let go of. No less than what we held when we started it.
+  Bytes peak_memory() const { return peak_memory_; }
 
   // Also the number of its group, where it has its own; that stays its until this object goes.
   pid_t pid() const { return pid_; }
@@ -98,11 +102,14 @@ class Child {
   void end_group();
 
  private:
+  void let_go();
+
   pid_t pid_ = -1;
   bool own_group_ = false;
   bool ended_ = false;
   bool by_signal_ = false;
   int exit_code_ = 0;
+  Bytes peak_memory_;
   std::string problem_;
 };
 
@@ -132,6 +139,7 @@ int poll_milliseconds(Duration duration);
 struct Output {
   std::string text;    // what it printed
   std::string errors;  // what it printed on standard error
+  Bytes peak_memory;   // as of Child
 };
 
 // Runs to the end. An Error that tells the last of what it said where it fails or is late; then it and what it started

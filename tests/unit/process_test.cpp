@@ -41,6 +41,16 @@ TEST(Process, GivesBackMoreThanAPipeHolds) {
   EXPECT_EQ(run(shell("head -c 1000000 /dev/zero"), 1min, signals).text.size(), 1'000'000u);
 }
 
+TEST(Process, TellsTheMostMemoryThatAProgramHeld) {
+  Signals signals;
+  const Output small = run(shell("true"), 1min, signals);
+  EXPECT_GT(small.peak_memory, Bytes{0});
+  // dd holds a block of 64 MiB; the shell waits for it, and is the one that was started.
+  const Output large = run(shell("dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null; true"), 1min, signals);
+  EXPECT_GE(large.peak_memory, Bytes{64 << 20});
+  EXPECT_LT(large.peak_memory.value, small.peak_memory.value + (80 << 20));
+}
+
 TEST(Process, TellsHowAProgramFailedAndWhatItSaid) {
   Signals signals;
   EXPECT_THAT([&] { run(shell("echo no luck >&2; exit 3"), 1min, signals); },
