@@ -28,7 +28,14 @@ if(NOT TUTTI_SANITIZE)
   target_link_libraries(bench_train_driver PRIVATE tutti_bench_reports tutti_flags)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_train
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_train_test.sh $<TARGET_FILE:bench_train_driver>)
-  set_tests_properties(${TUTTI_TEST_PREFIX}bench_data_parallel ${TUTTI_TEST_PREFIX}bench_train PROPERTIES LABELS unit TIMEOUT 300)
+  add_executable(bench_federated_driver ${PROJECT_SOURCE_DIR}/benchmarks/federated.cpp ${PROJECT_SOURCE_DIR}/benchmarks/turns.cpp
+                 ${PROJECT_SOURCE_DIR}/src/data/data_folder.cpp)
+  target_link_libraries(bench_federated_driver PRIVATE tutti_bench_reports tutti_flags)
+  add_test(NAME ${TUTTI_TEST_PREFIX}bench_federated
+           COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_federated_test.sh $<TARGET_FILE:bench_federated_driver>)
+  foreach(suite data_parallel train federated)
+    set_tests_properties(${TUTTI_TEST_PREFIX}bench_${suite} PROPERTIES LABELS unit TIMEOUT 300)
+  endforeach()
 endif()
 tutti_test(unit/ping_pong_test LINKS tutti_cli_support tutti_kernels)
 

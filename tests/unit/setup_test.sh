@@ -72,17 +72,30 @@ machine root one "three four (= 2), two (= 1), five"
 expect 0 "ran" tutti
 expect 1 "" calls_of apt-get
 
-# A verb that needs more, on a machine without npm.
-machine root one two
-without_npm() { PATH="$machine/bin:$machine/some" "$repository/tutti" "$@"; }
-mkdir "$machine/some"
-for program in bash env readlink mkdir flock cat rm stat grep mktemp chmod ninja cmake; do
-  [[ -e $machine/bin/$program ]] || ln -s "$(command -v "$program")" "$machine/some/$program"
-done
-expect 0 "ran train" without_npm train
+# A verb that needs more, and a suite, on a machine without npm.
+machine_without_npm() {
+  machine root one two
+  mkdir "$machine/some"
+  for program in bash env readlink mkdir flock cat rm stat grep mktemp chmod ninja cmake; do
+    [[ -e $machine/bin/$program ]] || ln -s "$(command -v "$program")" "$machine/some/$program"
+  done
+}
+without_npm() { PATH="$machine/bin:$machine/some" "$repository/$1" "${@:2}"; }  # <tutti|bench> <argument>...
+machine_without_npm
+expect 0 "ran train" without_npm tutti train
 expect 1 "" calls_of apt-get
-expect 0 "  five                   fetches" without_npm fetch
-expect 0 "ran fetch" without_npm fetch mnist
+expect 0 "  five                   fetches" without_npm tutti fetch
+expect 0 "ran fetch" without_npm tutti fetch mnist
+machine_without_npm
+stand_in cmake "mkdir -p \"$repository/build/bench\""
+# shellcheck disable=SC2016
+stand_in ninja 'mkdir -p "$2/bin"; for suite in train federated; do
+  printf "#!/bin/sh\necho \"ran $suite \$*\"\n" >"$2/bin/bench_$suite"; chmod +x "$2/bin/bench_$suite"
+done'
+expect 0 "ran train --json" without_npm bench train --json
+expect 1 "" calls_of apt-get
+expect 0 "  five                   fetches" without_npm bench federated
+expect 0 "ran federated --json" without_npm bench federated --json
 machine root one two
 stand_in npm ""
 expect 0 "ran fetch" tutti fetch
