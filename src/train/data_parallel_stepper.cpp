@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <mutex>
 #include <span>
 
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include <tutti/train/data_parallel_options.hpp>
 #include <tutti/train/torch_optimizer.hpp>
 
+#include "shard_metrics.hpp"
 #include "training.hpp"
 
 namespace tutti::detail {
@@ -20,44 +20,6 @@ using SpanKind = event::SpanEnded::Kind;
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
-
-// What each shard has measured of its rows. Not on the stepper: a replica that misses the deadline still writes to it.
-class ShardMetrics {
- public:
-  ShardMetrics(std::size_t shards, std::size_t metrics) : metrics_(metrics), sums_(2 * shards * metrics) {}
-
-  void measure(const Run& run, int shard, const torch::Tensor& output, const torch::Tensor& target) {
-    const torch::NoGradGuard no_grad;
-    const std::size_t first = 2 * static_cast<std::size_t>(shard) * metrics_;
-    for (std::size_t m = 0; m < metrics_; ++m) {
-      const MetricSum sum = run.metrics[m].metric.measure(output, target);
-      const std::lock_guard lock(mutex_);  // before the first step all replicas compute the same shard
-      sums_[first + 2 * m] = sum.sum;
-      sums_[first + 2 * m + 1] = sum.count;
-    }
-  }
-
-  std::vector<double>& sums() { return sums_; }
-
-  // In the order of shards: the same bits on any number of replicas.
-  std::vector<NamedNumber> total(const Run& run) const {
-    std::vector<NamedNumber> numbers;
-    for (std::size_t m = 0; m < metrics_; ++m) {
-      MetricSum all;
-      for (std::size_t i = 2 * m; i < sums_.size(); i += 2 * metrics_) {
-        all.sum += sums_[i];
-        all.count += sums_[i + 1];
-      }
-      numbers.push_back({run.metrics[m].name, value_of(run.metrics[m].metric, all)});
-    }
-    return numbers;
-  }
-
- private:
-  std::size_t metrics_;
-  std::mutex mutex_;
-  std::vector<double> sums_;  // by shard and metric: sum and count
-};
 
 class DataParallelStepper final : public Stepper {
  public:
@@ -115,7 +77,8 @@ class DataParallelStepper final : public Stepper {
       result.is_interrupted = numbers.back() > 0;
       numbers.pop_back();
     }
-    result.metrics = metrics->total(*run_);
+    for (std::size_t m = 0; m < run_->metrics.size(); ++m)
+      result.metrics.push_back({run_->metrics[m].name, value_of(run_->metrics[m].metric, metrics->total(m))});
     result.spans = model_.report().spans;
     result.times = times_of(result.spans);
     result.times.data = seconds_between(began, loaded);

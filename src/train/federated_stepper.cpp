@@ -26,7 +26,7 @@ class FederatedStepper final : public Stepper {
         net_(make_net(training)),
         ground_(make_client_ground(run_, training.data.train, *net_, warnings_)),
         seats_(std::make_shared<ClientSeats>(ground_)),
-        threads_(strategy_.threads > 0 ? static_cast<int>(strategy_.threads) : usable_core_count()),
+        threads_(strategy_.threads > 0 ? static_cast<int>(strategy_.threads) : clients_at_a_time()),
         clients_(options_of_clients()),
         rounds_(ground_->shared, clients_,
                 {.strategy = strategy_, .seed = run_->seed, .is_trained = ground_->is_trained}),
@@ -37,8 +37,8 @@ class FederatedStepper final : public Stepper {
   std::string describe() const override {
     const auto kilobytes = [](const ParameterSet& set) { return static_cast<double>(set.bytes()) / 1000; };
     return fmt::format(
-        "clients on {} thread{}, {:.1f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
-        kilobytes(ground_->shared),
+        "clients on {} thread{}{}, {:.1f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
+        std::holds_alternative<strategy::Local>(strategy_.inner) ? "" : ", with replicas on more", kilobytes(ground_->shared),
         ground_->personal.empty() ? "" : fmt::format("; {:.1f} kB stay on each", kilobytes(ground_->personal)));
   }
 
@@ -144,6 +144,12 @@ class FederatedStepper final : public Stepper {
  private:
   static std::shared_ptr<GraphModule> make_net(const Training& training) {
     return made_net(*training.run, training.weights, training.options.from);
+  }
+
+  // As many as there are cores for all of their replicas.
+  int clients_at_a_time() const {
+    const auto* inner = std::get_if<strategy::DataParallel>(&strategy_.inner);
+    return std::max(usable_core_count() / (inner == nullptr ? 1 : static_cast<int>(inner->num_replicas)), 1);
   }
 
   SimulatedClientsOptions options_of_clients() const {

@@ -1,6 +1,5 @@
 // A client of a federated run: it trains the run's graph on its own rows.
 #include <algorithm>
-#include <cmath>
 #include <mutex>
 #include <numeric>
 #include <span>
@@ -10,13 +9,11 @@
 #include <fmt/format.h>
 #include <tutti/base/random.hpp>
 #include <tutti/data/loader.hpp>
-#include <tutti/kernels/inspect.hpp>
-#include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/batch.hpp>
-#include <tutti/train/torch_optimizer.hpp>
 
 #include "client_ground.hpp"
+#include "client_trainer.hpp"
 #include "evaluation_rows.hpp"
 
 namespace tutti::detail {
@@ -59,82 +56,21 @@ DataRows narrow_rows(const DataRows& rows, std::int64_t first, std::int64_t coun
   return some;
 }
 
-OptimizerRule with_rate_times(OptimizerRule rule, double factor) {
-  std::visit([&](auto& its) { its.lr *= factor; }, rule);
-  return rule;
-}
-
-// A parameter that is trained, with what an optimizer keeps of it.
-struct TrainedParameter {
-  torch::Tensor tensor;
-  double lr_factor = 1;
-  std::vector<torch::Tensor> state = {};
-  torch::Tensor at_first = {};  // of FedProx: what the server gave
-};
-
 }  // namespace
 
 struct ClientSeats::Seat {
   explicit Seat(const ClientGround& ground)
       : net(std::make_shared<GraphModule>(ground.run->graph, ground.run->seed)),
         shared(places_of(ground.shared, *net)),
-        personal(places_of(ground.personal, *net)) {
+        personal(places_of(ground.personal, *net)),
+        trainer(make_client_trainer(ground.run, net)) {
     fill_places(ground.fixed, places_of(ground.fixed, *net));
-    const auto options = torch_options(ground.run->optimizer);
-    for (const torch::optim::OptimizerParamGroup& group : net->groups(*options)) {
-      const double factor = options->get_lr() > 0 ? group.options().get_lr() / options->get_lr() : 1;
-      for (const torch::Tensor& tensor : group.params()) trained.push_back({.tensor = tensor, .lr_factor = factor});
-    }
-  }
-
-  void begin(const OptimizerRule& rule, double mu) {
-    const torch::NoGradGuard no_gradients;
-    for (TrainedParameter& its : trained) {
-      its.state.resize(state_count(rule));
-      for (torch::Tensor& state : its.state) state = torch::full_like(its.tensor, initial_state(rule));
-      its.at_first = mu > 0 ? its.tensor.detach().clone() : torch::Tensor();
-      its.tensor.mutable_grad().reset();
-    }
-  }
-
-  // One update of all trained parameters by their gradients, which are gone then.
-  void update_all(const OptimizerRule& rule, std::uint64_t step, double mu, double clip_norm) {
-    const torch::NoGradGuard no_gradients;
-    double squares = 0;
-    for (TrainedParameter& its : trained) {
-      torch::Tensor& gradient = its.tensor.mutable_grad();
-      if (!gradient.defined()) continue;
-      gradient = gradient.contiguous();
-      if (mu > 0) gradient.add_(its.tensor - its.at_first, mu);
-      if (clip_norm > 0)
-        squares += sum_of_squares(type_of(gradient), gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()));
-    }
-    const double norm = std::sqrt(squares);
-    const double scale = clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1;
-    for (TrainedParameter& its : trained) {
-      torch::Tensor& gradient = its.tensor.mutable_grad();
-      if (!gradient.defined()) continue;
-      std::vector<void*> state;
-      for (const torch::Tensor& one : its.state) state.push_back(one.data_ptr());
-      update(its.lr_factor == 1 ? rule : with_rate_times(rule, its.lr_factor), step,
-             {.type = type_of(gradient),
-              .parameters = its.tensor.data_ptr(),
-              .gradients = gradient.data_ptr(),
-              .state = state,
-              .length = static_cast<std::size_t>(gradient.numel()),
-              .gradient_scale = scale});
-      gradient.reset();
-    }
-  }
-
-  static DataType type_of(const torch::Tensor& tensor) {
-    return tensor.scalar_type() == torch::kFloat64 ? DataType::float64 : DataType::float32;
   }
 
   std::shared_ptr<GraphModule> net;
   std::vector<ArrayPlace> shared;
   std::vector<ArrayPlace> personal;
-  std::vector<TrainedParameter> trained;
+  std::unique_ptr<ClientTrainer> trainer;
 };
 
 struct ClientSeats::Free {
@@ -192,10 +128,10 @@ class ClientSeats::GraphClient final : public FederatedClient {
 FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const FitInstructions& instructions) {
   const Run& run = *ground_->run;
   const ClientSettings& settings = ground_->settings_of(client_);
-  GraphModule& net = *seat_->net;
   fill_places(parameters, seat_->shared);
-  seat_->begin(settings.optimizer, instructions.mu);
-  net.train();
+  seat_->net->train();
+  seat_->trainer->begin(
+      {.rule = settings.optimizer, .mu = instructions.mu, .client = client_, .draw = instructions.draw});
   const std::int64_t steps = settings.steps(std::ssize(rows()));
   const std::int64_t steps_per_epoch = settings.steps_per_epoch(std::ssize(rows()));
   const std::int64_t read_at_once = rows_to_read(settings.batch_size);
@@ -224,34 +160,19 @@ FitResult ClientSeats::GraphClient::fit(const ParameterSet& parameters, const Fi
       }
       const DataRows batch =
           narrow_rows(read, first - read_from, std::min(settings.batch_size, std::ssize(order) - first));
-      trained += batch.target.size(0);
-      const RandomDraws draws(
-          {.seed = run.seed,
-           .step = (static_cast<std::uint64_t>(instructions.draw) << 32) + static_cast<std::uint64_t>(step),
-           .shard = static_cast<std::uint64_t>(client_)});
-      const torch::Tensor output = net.forward(graph_inputs(run, batch)).front();
-      const WeightedLoss its = run.loss.compute(output, batch.target);
-      const double its_weight = its.weight.value_or(static_cast<double>(batch.target.size(0)));
-      if (its_weight > 0) {
-        its.loss.backward();
-        loss += its_weight * its.loss.item<double>();
-        weight += its_weight;
-      }
-      {
-        const torch::NoGradGuard no_gradients;
-        for (std::size_t m = 0; m < metrics.size(); ++m) {
-          const MetricSum sum = run.metrics[m].metric.measure(output.detach(), batch.target);
-          metrics[m].sum += sum.sum;
-          metrics[m].count += sum.count;
-        }
-      }
       const double factor =
           instructions.rate_factor *
           (settings.schedule
                ? rate_factor(*settings.schedule, {.step = step, .steps = steps, .steps_per_epoch = steps_per_epoch})
                : 1);
-      seat_->update_all(with_rate_times(settings.optimizer, factor), static_cast<std::uint64_t>(step) + 1,
-                        instructions.mu, run.train.clip_norm);
+      const ClientStepNumbers numbers = seat_->trainer->step(batch, factor);
+      trained += batch.target.size(0);
+      loss += numbers.weight * numbers.loss;
+      weight += numbers.weight;
+      for (std::size_t m = 0; m < metrics.size(); ++m) {
+        metrics[m].sum += numbers.metrics[m].sum;
+        metrics[m].count += numbers.metrics[m].count;
+      }
     }
   }
   FitResult result{.parameters = read_places(seat_->shared),

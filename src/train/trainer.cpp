@@ -266,8 +266,9 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   if (const auto* federated = std::get_if<strategy::Federated>(&strategy)) {
     if (processes > 1)
       return fmt::format("the clients of Federated are simulated by one process, and there are {}", processes);
-    if (!std::holds_alternative<strategy::Local>(federated->inner))
-      return fmt::format("nothing carries an inner strategy of clients out yet: {}", to_string(strategy));
+    const auto* inner = std::get_if<strategy::DataParallel>(&federated->inner);
+    if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
+      return fmt::format("nothing carries this strategy of clients out yet: {}", to_string(TrainingStrategy(*inner)));
   }
   const auto workers = static_cast<int>(run.workers.size());
   if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {

@@ -104,7 +104,9 @@ refused "a round needs 9 updates, and asks 6 clients" --set 'graph.strategy.roun
 refused "120 rows" --set graph.strategy.num_clients=121
 refused "data.client_split.method" --set 'data.client_split={"method": "Dirchlet"}'
 refused "data.client_split: expected a file for each of 12 clients, found 1" --set 'data.client_split={"method": "Files"}'
-refused "nothing carries an inner strategy of clients out yet" \
+refused "nothing carries this strategy of clients out yet: DataParallel" \
+  --set 'graph.strategy.inner={"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}}'
+expect 0 "clients on 1 thread, with replicas on more" "${short[@]}" --output inner --set graph.strategy.threads=1 \
   --set 'graph.strategy.inner={"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}'
 expect 1 "round 1: it had 0 of the 6 good updates that it needs" "${short[@]}" --output failing --set 'clients=[{"failure": 1}]' \
   --set 'graph.strategy.round={"method": "Synchronous", "too_few": "end"}'

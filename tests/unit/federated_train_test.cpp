@@ -186,6 +186,38 @@ TEST(FederatedTrain, FedProxPullsAClientBackToTheServersModel) {
   EXPECT_GT(largest_difference(weights_after(document), expected), 1e-2);
 }
 
+TEST(FederatedTrain, AClientMayHaveReplicas) {
+  const ScratchFolder scratch;
+  const Json replicas = data_parallel(2, {{"logical_shards", 4}});
+  for (const Json& optimizer : {Json{{"name", "sgd"}, {"lr", 0.05}, {"momentum", 0.9}}, Json{{"name", "adam"}, {"lr", 0.01}}}) {
+    Json alone = small_run(scratch / "alone");
+    alone["graph"]["strategy"] = replicas;
+    alone["optimizer"] = optimizer;
+    alone["data"]["shuffle"] = false;
+    alone["train"] = {{"epochs", 2}, {"clip_norm", 1}};
+    node_of(alone, "drop")["p"] = 0;
+    Json together = alone;
+    together["output"] = (scratch / "together").string();
+    together["train"].erase("epochs");
+    together["graph"]["strategy"] = federated(1, 1, {{"local", {{"epochs", 2}}}, {"inner", replicas}});
+    const ParameterSet found = weights_after(together);
+    const ParameterSet expected = weights_after(alone);
+    for (const char* name : {"hidden.weight", "body.wide.weight", "logits.bias"})
+      EXPECT_TRUE(std::ranges::equal(found.at(name).bytes(), expected.at(name).bytes())) << name;
+  }
+  // With replicas or without, a client learns the same, FedProx included.
+  for (const double mu : {0.0, 0.5}) {
+    Json document = federated_run(scratch / "run", federated(3, 2, {{"aggregation", {{"method", "FedProx"}, {"mu", mu}}}}));
+    document["graph"]["nodes"][1]["nodes"][0] = {{"id", "norm"}, {"op", "tanh"}, {"inputs", {"hidden"}}};
+    node_of(document, "drop")["p"] = 0;
+    const ParameterSet one = weights_after(document);
+    const double loss = train_small(read_small(document)).told->of<event::StepEnded>().back().loss;
+    document["graph"]["strategy"]["inner"] = data_parallel(3);
+    EXPECT_LT(largest_difference(weights_after(document), one), 1e-5);
+    EXPECT_NEAR(train_small(read_small(document)).told->of<event::StepEnded>().back().loss, loss, 1e-5);
+  }
+}
+
 TEST(FederatedTrain, GroupsLearnInTheirOwnWay) {
   const ScratchFolder scratch;
   Json document = federated_run(scratch / "run", federated(2, 1));
@@ -246,6 +278,8 @@ const std::vector<Case> kCases{
     {"personal layers that clients evaluate",
      {{"compression", {{"TopK", 0.3}}}},
      {{"data", {{"client_test", 0.3}}}, {"train", {{"evaluate_every", 2}}}}},
+    {"replicas with personal layers",
+     {{"inner", data_parallel(2, {{"compression", "Float16"}})}, {"aggregation", {{"method", "FedProx"}, {"mu", 0.1}}}}},
     {"adaptive", {{"aggregation", {{"method", "FedAdam"}, {"lr", 0.01}}}, {"compression", "Float16"}}},
     {"by loss",
      {{"client_selection", {{"method", "PowerOfChoice"}, {"fraction", 0.34}, {"candidates", 0.67}}}},
@@ -453,7 +487,8 @@ TEST(FederatedTrain, TellsBeforehandWhatTravels) {
     document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
     const auto run = read_small(document);
     double moved = 0;
-    for (const NamedNumber& count : train_small(run).told->of<event::StepEnded>().front().counts) {
+    const auto steps = train_small(run).told->of<event::StepEnded>();
+    for (const NamedNumber& count : steps.front().counts) {
       if (count.name == "bytes_up" || count.name == "bytes_down") moved += count.value;
     }
     EXPECT_EQ(footprint_of(run).moved, moved);

@@ -12,5 +12,7 @@ namespace tutti {
 
 // Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce.
 DataParallelOptions data_parallel_options(const Run& run);
+// Of a client's replicas, which share all parameters.
+DataParallelOptions data_parallel_options(const Run& run, const strategy::DataParallel& parallel);
 
 }  // namespace tutti
