@@ -140,8 +140,8 @@ class Replicas final : public ClientTrainer {
     model_.reset();
     const std::unique_ptr<torch::optim::OptimizerOptions> rule = torch_options(fit.rule);
     DataParallelOptions options = options_;
-    options.seed = RandomStream({run_->seed, kReplicaDraws, static_cast<std::uint64_t>(fit.client),
-                                 static_cast<std::uint64_t>(fit.draw)})();
+    options.seed = RandomStream(
+        {run_->seed, kReplicaDraws, static_cast<std::uint64_t>(fit.client), static_cast<std::uint64_t>(fit.draw)})();
     model_.emplace(net_, net_->groups(*rule), *rule, options);
     mu_ = fit.mu;
     at_first_.clear();
@@ -159,7 +159,7 @@ class Replicas final : public ClientTrainer {
     const auto shards = static_cast<std::size_t>(model_->own_shards().of);
     const auto metrics = std::make_shared<ShardMetrics>(shards, run_->metrics.size());
     (void)model_->step(WholeBatch{rows}, [run = run_, metrics, mu = mu_, at_first = at_first_](GraphModule& module,
-                                                                                          const ShardRows& mine) {
+                                                                                               const ShardRows& mine) {
       const torch::Tensor output = module.forward(graph_inputs(*run, mine.rows)).front();
       metrics->measure(*run, mine.shard, output.detach(), mine.rows.target);
       WeightedLoss its = run->loss.compute(output, mine.rows.target);

@@ -38,7 +38,8 @@ class FederatedStepper final : public Stepper {
     const auto kilobytes = [](const ParameterSet& set) { return static_cast<double>(set.bytes()) / 1000; };
     return fmt::format(
         "clients on {} thread{}{}, {:.1f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
-        std::holds_alternative<strategy::Local>(strategy_.inner) ? "" : ", with replicas on more", kilobytes(ground_->shared),
+        std::holds_alternative<strategy::Local>(strategy_.inner) ? "" : ", with replicas on more",
+        kilobytes(ground_->shared),
         ground_->personal.empty() ? "" : fmt::format("; {:.1f} kB stay on each", kilobytes(ground_->personal)));
   }
 

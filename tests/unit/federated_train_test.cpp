@@ -189,7 +189,8 @@ TEST(FederatedTrain, FedProxPullsAClientBackToTheServersModel) {
 TEST(FederatedTrain, AClientMayHaveReplicas) {
   const ScratchFolder scratch;
   const Json replicas = data_parallel(2, {{"logical_shards", 4}});
-  for (const Json& optimizer : {Json{{"name", "sgd"}, {"lr", 0.05}, {"momentum", 0.9}}, Json{{"name", "adam"}, {"lr", 0.01}}}) {
+  for (const Json& optimizer :
+       {Json{{"name", "sgd"}, {"lr", 0.05}, {"momentum", 0.9}}, Json{{"name", "adam"}, {"lr", 0.01}}}) {
     Json alone = small_run(scratch / "alone");
     alone["graph"]["strategy"] = replicas;
     alone["optimizer"] = optimizer;
@@ -207,7 +208,8 @@ TEST(FederatedTrain, AClientMayHaveReplicas) {
   }
   // With replicas or without, a client learns the same, FedProx included.
   for (const double mu : {0.0, 0.5}) {
-    Json document = federated_run(scratch / "run", federated(3, 2, {{"aggregation", {{"method", "FedProx"}, {"mu", mu}}}}));
+    Json document =
+        federated_run(scratch / "run", federated(3, 2, {{"aggregation", {{"method", "FedProx"}, {"mu", mu}}}}));
     document["graph"]["nodes"][1]["nodes"][0] = {{"id", "norm"}, {"op", "tanh"}, {"inputs", {"hidden"}}};
     node_of(document, "drop")["p"] = 0;
     const ParameterSet one = weights_after(document);
@@ -279,7 +281,8 @@ const std::vector<Case> kCases{
      {{"compression", {{"TopK", 0.3}}}},
      {{"data", {{"client_test", 0.3}}}, {"train", {{"evaluate_every", 2}}}}},
     {"replicas with personal layers",
-     {{"inner", data_parallel(2, {{"compression", "Float16"}})}, {"aggregation", {{"method", "FedProx"}, {"mu", 0.1}}}}},
+     {{"inner", data_parallel(2, {{"compression", "Float16"}})},
+      {"aggregation", {{"method", "FedProx"}, {"mu", 0.1}}}}},
     {"adaptive", {{"aggregation", {{"method", "FedAdam"}, {"lr", 0.01}}}, {"compression", "Float16"}}},
     {"by loss",
      {{"client_selection", {{"method", "PowerOfChoice"}, {"fraction", 0.34}, {"candidates", 0.67}}}},
