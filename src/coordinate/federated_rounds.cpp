@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,7 +25,6 @@ class WeightedByRows {
   void add(const ClientReply& reply) {
     const auto rows = static_cast<double>(reply.rows);
     rows_ += rows;
-    trained_ += reply.trained;
     loss_ += rows * reply.loss;
     for (const NamedNumber& metric : reply.metrics) {
       if (!std::isfinite(metric.value)) continue;  // of a client with nothing to measure
@@ -36,7 +36,6 @@ class WeightedByRows {
   }
 
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_); }
-  std::int64_t trained() const { return trained_; }
   double loss() const { return loss_ / rows_; }  // no number, where there was nothing to add
   std::vector<NamedNumber> metrics() const {
     std::vector<NamedNumber> metrics;
@@ -52,7 +51,6 @@ class WeightedByRows {
   };
 
   double rows_ = 0;
-  std::int64_t trained_ = 0;
   double loss_ = 0;
   std::vector<Sum> sums_;
 };
@@ -69,6 +67,21 @@ void note_problem(RoundReport& report, std::string sentence) {
   throw Error(fmt::format("round {}: {}{}{}", report.round, why,
                           report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "",
                           others));
+}
+
+// Too few for a rule, or so few that it leaves out nothing of what it is to leave out.
+void refuse_idle_rule(const strategy::FederatedAggregation& rule, std::int64_t updates) {
+  refuse_too_few(rule, updates);
+  const auto* trimmed = std::get_if<strategy::TrimmedMean>(&rule);
+  if (trimmed != nullptr && trimmed->fraction > 0 && trimmed->fraction * static_cast<double>(updates) < 1 - 1e-9)
+    throw UsageError(fmt::format("TrimmedMean: expected at least {} updates, of which {} leaves one out, found {}",
+                                 static_cast<std::int64_t>(std::ceil(1 / trimmed->fraction - 1e-9)), trimmed->fraction,
+                                 updates));
+  const auto* best = std::get_if<strategy::MultiKrum>(&rule);
+  if (best != nullptr && best->keep > updates - best->byzantine)
+    throw UsageError(
+        fmt::format("MultiKrum: expected to keep at most {} of {} updates, {} of which may be hostile, found {}",
+                    updates - best->byzantine, updates, best->byzantine, best->keep));
 }
 
 double mu_of(const strategy::FederatedAggregation& rule) {
@@ -94,6 +107,15 @@ class FederatedRounds::Gathering {
       replies_.push_back(std::move(reply));
       discounts_.push_back(discount);
     }
+  }
+
+  // An earlier update of a client, where rules count each client as one: a newer one takes its place.
+  bool forget(std::int64_t client) {
+    const auto found = std::ranges::find(replies_, client, [](const ClientReply& reply) { return reply.task.client; });
+    if (found == replies_.end()) return false;
+    discounts_.erase(discounts_.begin() + (found - replies_.begin()));
+    replies_.erase(found);
+    return true;
   }
 
   const WeightedByRows& numbers() const { return numbers_; }
@@ -131,12 +153,16 @@ void refuse_impossible(const strategy::Federated& strategy, const ClientCounts& 
     if (round->replies > most)
       throw UsageError(
           fmt::format("a round needs {} updates, and asks {} clients: it could never end", round->replies, most));
-    refuse_too_few(strategy.aggregation, most);
-  } else {
-    refuse_too_few(strategy.aggregation, std::get<strategy::Buffered>(strategy.round).replies);
-    if (std::holds_alternative<strategy::PowerOfChoice>(strategy.client_selection))
-      throw UsageError("PowerOfChoice chooses among the clients of a round, and in Buffered they come one by one");
+    refuse_idle_rule(strategy.aggregation, round->replies > 0 ? round->replies : chosen);
+    return;
   }
+  const std::int64_t replies = std::get<strategy::Buffered>(strategy.round).replies;
+  refuse_idle_rule(strategy.aggregation, replies);
+  if (!is_mean(strategy.aggregation) && replies > clients.with_tags)
+    throw UsageError(fmt::format("a change is made of {} updates, each of another client, and there are {} clients",
+                                 replies, clients.with_tags));
+  if (std::holds_alternative<strategy::PowerOfChoice>(strategy.client_selection))
+    throw UsageError("PowerOfChoice chooses among the clients of a round, and in Buffered they come one by one");
 }
 
 FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, FederatedRoundsOptions options)
@@ -164,19 +190,22 @@ RoundReport FederatedRounds::run(double rate_factor) {
   return run_buffered(std::get<strategy::Buffered>(options_.strategy.round), rate_factor);
 }
 
-std::vector<std::int64_t> FederatedRounds::choose(std::int64_t count, RoundReport& report) {
+std::vector<std::int64_t> FederatedRounds::choose(std::int64_t count, const Choice& choice, RoundReport& report) {
   const strategy::ClientSelection& selection = options_.strategy.client_selection;
+  const auto may_be_asked = [&](std::int64_t client) {
+    return pool_.is_free(client) && (choice.have_sent == nullptr || !choice.have_sent->contains(client));
+  };
   const SelectionInputs inputs{.clients = pool_.clients(),
-                               .is_free = [&](std::int64_t client) { return pool_.is_free(client); },
+                               .is_free = may_be_asked,
                                .seed = options_.seed,
                                .call = static_cast<std::uint64_t>(call_)};
-  const auto* choice = std::get_if<strategy::PowerOfChoice>(&selection);
-  if (choice == nullptr) return draw_clients(selection, count, inputs);
+  const auto* by_loss = std::get_if<strategy::PowerOfChoice>(&selection);
+  if (by_loss == nullptr) return draw_clients(selection, count, inputs);
   const std::vector<std::int64_t> candidates =
-      draw_clients(selection, candidate_count(*choice, std::ssize(pool_.clients()), count), inputs);
+      draw_clients(selection, candidate_count(*by_loss, std::ssize(pool_.clients()), count), inputs);
   std::vector<std::int64_t> answered;
   std::vector<double> losses;
-  for (const ClientReply& reply : evaluations_of(candidates, report)) {
+  for (const ClientReply& reply : evaluations_of(candidates, choice.until, report)) {
     answered.push_back(reply.task.client);
     losses.push_back(reply.loss);
   }
@@ -215,6 +244,7 @@ std::optional<ClientReply> FederatedRounds::next_fit(double until) {
 
 bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) const {
   report.bytes_up += reply.bytes;
+  report.rows += std::clamp<std::int64_t>(reply.trained, 0, kMostClientRows);
   if (!reply.failure.empty()) {
     ++report.failed;
     if (!reply.is_staged) note_problem(report, fmt::format("client {} failed: {}", reply.task.client, reply.failure));
@@ -233,52 +263,60 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
 RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round, double rate_factor) {
   RoundReport report{.round = version_ + 1};
   const auto* discount = std::get_if<strategy::Discount>(&round.late);
-  std::vector<ClientReply> late;  // of earlier rounds; a repetition does not lose them
+  Gathering gathering(options_);
+  std::vector<ClientReply> late;     // of earlier rounds: one of a client at most, who is then free for this one
+  std::set<std::int64_t> have_sent;  // clients whose updates the round has; a repetition asks others
+  std::int64_t needed = 0;
+  std::int64_t open = 0;  // who were asked in this round and have not answered
   for (;; ++report.repeats) {
     ++call_;
-    const std::vector<std::int64_t> clients = choose(chosen_ + round.ask_beyond, report);
-    // Who is still at work for an earlier round cannot be asked; a round of all clients then needs fewer.
-    const std::int64_t chosen = round.replies > 0 ? round.replies : std::min(chosen_, std::ssize(clients));
-    const std::int64_t needed = std::max({chosen, least_, std::int64_t{1}});
-    ask(clients, rate_factor, report);
     const double until = round.deadline > 0 ? pool_.now() + round.deadline : ClientPool::kNever;
-    Gathering gathering(options_);
-    std::int64_t good = 0;
-    std::int64_t open = std::ssize(clients);  // who were asked now and have not answered
-    // Where those who were asked are too few it waits for one who is still at work, so as to ask him next.
-    while (good < needed && (open > 0 || under_way_ > 0 || !early_.empty())) {
+    const std::int64_t count = chosen_ + round.ask_beyond - std::ssize(have_sent) - open;
+    const std::vector<std::int64_t> clients =
+        count > 0 ? choose(count, {.have_sent = &have_sent, .until = until}, report) : std::vector<std::int64_t>();
+    if (report.repeats == 0) {
+      // Who is still at work for an earlier round cannot be asked; a round of all clients then needs fewer.
+      const std::int64_t chosen = round.replies > 0 ? round.replies : std::min(chosen_, std::ssize(clients));
+      needed = std::max({chosen, least_, std::int64_t{1}});
+    }
+    ask(clients, rate_factor, report);
+    open += std::ssize(clients);
+    // Where nobody could be asked it waits for one who is at work for an earlier round, so as to ask him next.
+    const auto has_freed = [&] { return clients.empty() && (under_way_ > 0 || !early_.empty()); };
+    bool is_one_free = false;
+    while (std::ssize(have_sent) < needed && (open > 0 || (has_freed() && !is_one_free))) {
       std::optional<ClientReply> reply = next_fit(until);
       if (!reply) break;
-      const bool is_of_now = reply->task.call == call_;
-      if (is_of_now) --open;
-      const bool is_taken = is_good(*reply, report);
-      if (is_taken && is_of_now) {
-        ++good;
+      const bool is_of_now = reply->task.version == version_;
+      if (is_of_now)
+        --open;
+      else
+        is_one_free = true;
+      if (!is_good(*reply, report)) continue;
+      if (is_of_now) {
+        have_sent.insert(reply->task.client);
         gathering.add(std::move(*reply), 1);
-      } else if (is_taken && discount != nullptr) {
+      } else if (discount != nullptr) {
         late.push_back(std::move(*reply));
-      } else if (is_taken) {
+      } else {
         ++report.dropped;
       }
-      if (!is_of_now && open == 0) break;
     }
-    if (good >= needed) {
-      report.late = std::ssize(late);
-      report.updates = good + report.late;
-      for (ClientReply& reply : late) {
-        const auto rounds_late = static_cast<double>(std::max<std::int64_t>(version_ - reply.task.version, 1));
-        gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
-      }
-      apply(gathering, report);
-      return report;
-    }
-    report.dropped += good;
+    if (std::ssize(have_sent) >= needed) break;
     const std::string why =
-        fmt::format("it had {} of the {} good updates that it needs, from {} clients ({} failed, {} refused)", good,
-                    needed, std::ssize(clients), report.failed, report.refused);
-    note_problem(report, fmt::format("round {}: {}", report.round, why));
+        fmt::format("it had {} of the {} good updates that it needs, from {} that were asked ({} failed, {} refused)",
+                    have_sent.size(), needed, report.asked, report.failed, report.refused);
     if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) throw_too_few(report, why);
+    note_problem(report, fmt::format("round {}: {}", report.round, why));
   }
+  for (ClientReply& reply : late) {
+    const auto rounds_late = static_cast<double>(version_ - reply.task.version);
+    gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
+  }
+  report.late = std::ssize(late);
+  report.updates = std::ssize(have_sent) + report.late;
+  apply(gathering, report);
+  return report;
 }
 
 RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, double rate_factor) {
@@ -291,7 +329,7 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
   while (report.updates < round.replies) {
     if (under_way_ + std::ssize(early_) < concurrency) {
       ++call_;
-      ask(choose(concurrency - under_way_ - std::ssize(early_), report), rate_factor, report);
+      ask(choose(concurrency - under_way_ - std::ssize(early_), {}, report), rate_factor, report);
     }
     std::optional<ClientReply> reply = next_fit(ClientPool::kNever);
     if (!reply) throw Error(fmt::format("round {}: there is no client left to wait for", report.round));
@@ -299,7 +337,11 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
     const bool is_too_old = round.max_staleness > 0 && staleness > round.max_staleness;
     const bool is_taken = is_good(*reply, report);
     if (is_taken && !is_too_old) {
-      ++report.updates;
+      if (gathering.forget(reply->task.client)) {
+        ++report.dropped;
+      } else {
+        ++report.updates;
+      }
       if (staleness > 0) ++report.late;
       gathering.add(std::move(*reply), std::pow(1 + static_cast<double>(staleness), -round.staleness_exponent));
       failures = 0;
@@ -318,16 +360,22 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
 void FederatedRounds::apply(Gathering& gathering, RoundReport& report) {
   const Change change = gathering.change(options_.is_trained);
   auto changed = std::make_shared<ParameterSet>(*parameters_);
-  optimizer_.step(*changed, change);
+  OuterOptimizer stepped = optimizer_;
+  stepped.step(*changed, change);
+  if (const auto astray = std::ranges::find_if_not(*changed, has_finite_numbers); astray != changed->end())
+    throw Error(
+        fmt::format("round {}: \"{}\" would no longer have finite numbers; the updates, or what the rule makes of "
+                    "them, are too large",
+                    report.round, astray->name()));
+  optimizer_ = std::move(stepped);
   parameters_ = std::move(changed);
   ++version_;
   report.seconds = pool_.now();
-  report.rows = gathering.numbers().trained();
   report.loss = gathering.numbers().loss();
   report.metrics = gathering.numbers().metrics();
 }
 
-std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::int64_t>& clients,
+std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::int64_t>& clients, double until,
                                                          RoundReport& report) {
   ++evaluation_;
   for (const std::int64_t client : clients) {
@@ -341,7 +389,7 @@ std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::
   }
   std::vector<ClientReply> replies;
   for (std::size_t open = clients.size(); open > 0;) {
-    std::optional<ClientReply> reply = pool_.next(ClientPool::kNever);
+    std::optional<ClientReply> reply = pool_.next(until);
     if (!reply) break;
     if (reply->task.kind == TaskKind::fit) {
       --under_way_;
@@ -353,7 +401,6 @@ std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::
     if (reply->failure.empty()) {
       replies.push_back(std::move(*reply));
     } else {
-      ++report.failed;
       note_problem(report, fmt::format("client {} could not evaluate: {}", reply->task.client, reply->failure));
     }
   }
@@ -365,10 +412,17 @@ ClientEvaluation FederatedRounds::evaluate(const std::vector<std::int64_t>& clie
                                            std::vector<std::string>* problems) {
   WeightedByRows numbers;
   RoundReport report;
-  for (const ClientReply& reply : evaluations_of(clients, report)) {
-    if (reply.rows > 0) numbers.add(reply);
+  bool is_astray = false;
+  for (const ClientReply& reply : evaluations_of(clients, ClientPool::kNever, report)) {
+    if (const auto why = why_refused_evaluation(reply)) {
+      is_astray |= !std::isfinite(reply.loss);
+      note_problem(report, fmt::format("client {} could not evaluate: {}", reply.task.client, *why));
+    } else {
+      numbers.add(reply);
+    }
   }
-  if (numbers.rows() == 0)
+  // What has gone astray everywhere is told as it is; that nobody could measure anything is an error.
+  if (numbers.rows() == 0 && !is_astray)
     throw Error(fmt::format("none of {} clients could evaluate{}", clients.size(),
                             report.problems.empty() ? "" : "; " + report.problems.front()));
   if (problems != nullptr) *problems = std::move(report.problems);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -57,8 +58,11 @@ ParameterSet change_between(const ParameterSet& after, const ParameterSet& befor
       for (std::size_t j = 0; j < to.size(); ++j) {
         if constexpr (sizeof(T) == 2)
           difference[j] = T::from_float(to[j].to_float() - from[j].to_float());
+        else if constexpr (std::is_integral_v<T>)  // which may go round
+          difference[j] = static_cast<T>(static_cast<std::make_unsigned_t<T>>(to[j]) -
+                                         static_cast<std::make_unsigned_t<T>>(from[j]));
         else
-          difference[j] = static_cast<T>(to[j] - from[j]);
+          difference[j] = to[j] - from[j];
       }
     });
   }
@@ -77,8 +81,8 @@ void multiply_change(ParameterSet& after, const ParameterSet& before, double fac
         if constexpr (sizeof(T) == 2) {
           const float its = from[j].to_float();
           to[j] = T::from_float(its + static_cast<float>(factor) * (to[j].to_float() - its));
-        } else {
-          to[j] = static_cast<T>(from[j] + static_cast<T>(factor * static_cast<double>(to[j] - from[j])));
+        } else if constexpr (!std::is_integral_v<T>) {  // counters are not hostile
+          to[j] = static_cast<T>(from[j] + factor * (static_cast<double>(to[j]) - static_cast<double>(from[j])));
         }
       }
     });
@@ -226,6 +230,16 @@ SimulatedClients::SimulatedClients(SimulatedClientsOptions options) {
   if (!options.behaviour.empty() && options.behaviour.size() != options.clients.size())
     throw UsageError(fmt::format("expected a behaviour for each of {} clients, found {}", options.clients.size(),
                                  options.behaviour.size()));
+  for (std::size_t i = 0; i < options.behaviour.size(); ++i) {
+    const ClientBehaviour& its = options.behaviour[i];
+    const auto is_likelihood = [](double number) { return number >= 0 && number <= 1; };
+    if (!(its.fit_seconds >= 0) || std::isinf(its.fit_seconds) || !is_likelihood(its.dropout) ||
+        !is_likelihood(its.failure) || !std::isfinite(its.update_factor))
+      throw UsageError(
+          fmt::format("client {} cannot behave like this: fit_seconds {}, dropout {}, failure {}, "
+                      "update_factor {}",
+                      i, its.fit_seconds, its.dropout, its.failure, its.update_factor));
+  }
   if (!options.make) throw UsageError("clients: expected a function that makes one");
   if (options.threads < 1) throw UsageError(fmt::format("expected at least one thread, found {}", options.threads));
   is_busy_.resize(options.clients.size());
@@ -261,6 +275,10 @@ std::uint64_t SimulatedClients::ask(ClientTask task) {
   const auto client = static_cast<std::size_t>(task.client);
   if (client >= is_busy_.size())
     throw UsageError(fmt::format("there is no client {}: expected 0 to {}", task.client, is_busy_.size() - 1));
+  if (const std::vector<bool>& is_trained = shared_->options.is_trained;
+      !is_trained.empty() && is_trained.size() != task.parameters->size())
+    throw UsageError(fmt::format("is_trained: expected one for each of {} arrays, found {}", task.parameters->size(),
+                                 is_trained.size()));
   const bool is_fit = task.kind == ClientTask::Kind::fit;
   if (is_fit && is_busy_[client])
     throw UsageError(fmt::format("client {} is asked for a fit while it has one to do", task.client));
@@ -400,6 +418,7 @@ void SimulatedClients::save(ParameterSet& arrays) const {
 }
 
 void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& layout) {
+  if (!pending_.empty()) throw UsageError("clients that are at work cannot go on from a checkpoint");
   const std::span<const double> clock = arrays.at(kClock).values<double>();
   if (clock.size() != 2) throw UsageError(fmt::format("{}: expected 2 numbers, found {}", kClock, clock.size()));
   std::map<std::int64_t, ParameterSet> kept;

@@ -9,7 +9,6 @@
 #include <tutti/kernels/inspect.hpp>
 
 namespace tutti {
-namespace {
 
 bool has_finite_numbers(const NamedArray& array) {
   if (!is_floating(array.type())) return true;
@@ -22,7 +21,11 @@ bool has_finite_numbers(const NamedArray& array) {
   });
 }
 
-}  // namespace
+std::optional<std::string> why_refused_evaluation(const ClientReply& reply) {
+  if (reply.rows < 1 || reply.rows > kMostClientRows) return fmt::format("it says that it has {} rows", reply.rows);
+  if (!std::isfinite(reply.loss)) return fmt::format("its loss is {}", reply.loss);
+  return std::nullopt;
+}
 
 std::optional<std::string> why_refused(const ClientReply& reply, const UpdateCheck& check) {
   if (const std::string difference = check.expected->layout_difference(reply.values); !difference.empty())
@@ -30,11 +33,9 @@ std::optional<std::string> why_refused(const ClientReply& reply, const UpdateChe
   for (const NamedArray& array : reply.values) {
     if (!has_finite_numbers(array)) return fmt::format("\"{}\" has numbers that are infinite or none", array.name());
   }
-  constexpr std::int64_t kMostRows = 1'000'000'000'000;
-  if (reply.rows < 1 || reply.rows > kMostRows) return fmt::format("it says that it has {} rows", reply.rows);
-  if (reply.trained < 0 || reply.trained > kMostRows)
+  if (const auto why = why_refused_evaluation(reply)) return why;
+  if (reply.trained < 0 || reply.trained > kMostClientRows)
     return fmt::format("it says that it has computed with {} rows", reply.trained);
-  if (!std::isfinite(reply.loss)) return fmt::format("its loss is {}", reply.loss);
   if (check.max_norm > 0) {
     const ParameterSet* base = reply.is_change ? nullptr : reply.task.parameters.get();
     const double norm = norm_of({.values = &reply.values, .base = base}, check.is_trained);

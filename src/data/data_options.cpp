@@ -83,7 +83,12 @@ RowSplit split_files(const Dataset& all, const RowSplitOptions& options, std::ui
   for (std::size_t first = 0, last = 0; first < file_of_row.size(); first = last) {
     while (last < file_of_row.size() && file_of_row[last] == file_of_row[first]) ++last;
     const auto rows = static_cast<std::int64_t>(last - first);
-    const RowSplit its = split_rows(rows, rows == 1 ? RowSplitOptions{} : options, seed + first);
+    RowSplit its;
+    try {
+      its = split_rows(rows, rows == 1 ? RowSplitOptions{} : options, seed + first);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("file {}, from 0 on: {}", file_of_row[first], error.what()));
+    }
     const auto append = [&](std::vector<std::int64_t>& to, const std::vector<std::int64_t>& from) {
       for (const std::int64_t number : from) to.push_back(static_cast<std::int64_t>(first) + number);
     };
@@ -129,6 +134,10 @@ DataSplits open_data(const DataSource& source, const DataOptions& options, std::
     data.train = std::make_shared<SubsetDataset>(all, std::move(numbers.train));
     if (split.test > 0) data.test = std::make_shared<SubsetDataset>(all, std::move(numbers.test));
     if (split.validation > 0) data.validation = std::make_shared<SubsetDataset>(all, std::move(numbers.validation));
+    for (const auto& [part, rows] : parts()) {
+      if (*rows && (*rows)->size() == 0)
+        throw UsageError(fmt::format("the data has no rows for {}: each file has one row", part));
+    }
   }
   if (options.standardise) {
     const std::vector<InputMoments> moments = moments_of(*data.train, source.description);

@@ -179,13 +179,12 @@ constexpr auto kFields<Synchronous> = std::tuple(own("replies", &Synchronous::re
                                                  own("deadline", &Synchronous::deadline, kFromZero),
                                                  own("late", &Synchronous::late), own("too_few", &Synchronous::too_few),
                                                  own("max_repeats", &Synchronous::max_repeats,
-                                                     IntegerRange{.min = 0, .max = kMaxInt}));
+                                                     IntegerRange{.min = 0, .max = 1000}));
 template <>
-constexpr auto kFields<Buffered> = std::tuple(own("replies", &Buffered::replies, from_one_to(100'000'000)),
-                                              own("concurrency", &Buffered::concurrency, kClients),
-                                              own("staleness_exponent", &Buffered::staleness_exponent, kFromZero),
-                                              own("max_staleness", &Buffered::max_staleness,
-                                                  IntegerRange{.min = 0, .max = kMaxInt}));
+constexpr auto kFields<Buffered> = std::tuple(
+    own("replies", &Buffered::replies, from_one_to(100'000'000)), own("concurrency", &Buffered::concurrency, kClients),
+    own("staleness_exponent", &Buffered::staleness_exponent, NumberRange{.min = 0, .max = 10}),
+    own("max_staleness", &Buffered::max_staleness, IntegerRange{.min = 0, .max = kMaxInt}));
 template <>
 constexpr auto kFields<LocalTraining> = std::tuple(own("epochs", &LocalTraining::epochs, from_one_to(kMaxInt)),
                                                    own("steps", &LocalTraining::steps, from_one_to(kMaxInt)));

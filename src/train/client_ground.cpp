@@ -32,7 +32,7 @@ std::vector<std::int64_t> labels_of(const Run& run, const Dataset& rows) {
 }
 
 // Of each client's rows a share, and at least one where it has two.
-void take_test_rows(ClientGround& ground) {
+void take_test_rows(ClientGround& ground, std::vector<std::string>& warnings) {
   const double share = ground.run->data.client_test;
   if (share == 0) return;
   ground.test.resize(ground.train.size());
@@ -48,6 +48,9 @@ void take_test_rows(ClientGround& ground) {
     std::ranges::sort(train);
     std::ranges::sort(ground.test[client]);
   }
+  if (std::ranges::all_of(ground.test, [](const auto& rows) { return rows.empty(); }))
+    warnings.push_back(fmt::format("data.client_test: each of {} clients has one row, and none left to evaluate with",
+                                   ground.test.size()));
 }
 
 // Batch norm over single numbers needs two rows of them, and fails a client whose epoch ends with one.
@@ -89,7 +92,7 @@ std::shared_ptr<ClientGround> make_client_ground(std::shared_ptr<const Run> run,
                                  .labels = ground->labels,
                                  .file_of_row = file_of_row},
                                 its.seed);
-  take_test_rows(*ground);
+  take_test_rows(*ground, warnings);
   for (const ClientGroup& group : its.clients) {
     ground->group_of.resize(ground->group_of.size() + static_cast<std::size_t>(group.count),
                             static_cast<std::uint32_t>(ground->settings.size()));

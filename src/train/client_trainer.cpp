@@ -1,5 +1,6 @@
 #include "client_trainer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <tutti/train/data_parallel_options.hpp>
 #include <tutti/train/torch_optimizer.hpp>
 
+#include "private_names.hpp"
 #include "shard_metrics.hpp"
 
 namespace tutti::detail {
@@ -28,6 +30,15 @@ DataType type_of(const torch::Tensor& tensor) {
   return tensor.scalar_type() == torch::kFloat64 ? DataType::float64 : DataType::float32;
 }
 
+// It stays on the client: the server has none that it could be near to.
+bool is_personal(const Run& run, const GraphModule& net, const torch::Tensor& parameter) {
+  const auto is_private = private_names(run.graph);
+  if (!is_private) return false;
+  const auto parameters = net.named_parameters();
+  return std::ranges::any_of(
+      parameters, [&](const auto& item) { return item.value().is_same(parameter) && is_private(item.key()); });
+}
+
 // --- one worker ---
 
 class OneWorker final : public ClientTrainer {
@@ -37,7 +48,8 @@ class OneWorker final : public ClientTrainer {
     const auto options = torch_options(run_->optimizer);
     for (const torch::optim::OptimizerParamGroup& group : net_->groups(*options)) {
       const double factor = options->get_lr() > 0 ? group.options().get_lr() / options->get_lr() : 1;
-      for (const torch::Tensor& tensor : group.params()) trained_.push_back({.tensor = tensor, .lr_factor = factor});
+      for (const torch::Tensor& tensor : group.params())
+        trained_.push_back({.tensor = tensor, .lr_factor = factor, .is_personal = is_personal(*run_, *net_, tensor)});
     }
   }
 
@@ -48,7 +60,7 @@ class OneWorker final : public ClientTrainer {
     for (Trained& its : trained_) {
       its.state.resize(state_count(fit.rule));
       for (torch::Tensor& state : its.state) state = torch::full_like(its.tensor, initial_state(fit.rule));
-      its.at_first = fit.mu > 0 ? its.tensor.detach().clone() : torch::Tensor();
+      its.at_first = fit.mu > 0 && !its.is_personal ? its.tensor.detach().clone() : torch::Tensor();
       its.tensor.mutable_grad().reset();
     }
   }
@@ -78,8 +90,9 @@ class OneWorker final : public ClientTrainer {
   struct Trained {
     torch::Tensor tensor;
     double lr_factor = 1;
+    bool is_personal = false;
     std::vector<torch::Tensor> state = {};
-    torch::Tensor at_first = {};  // of FedProx: what the server gave
+    torch::Tensor at_first = {};  // of FedProx: what the server gave, of what it gives
   };
 
   // By their gradients, which are gone then.
@@ -91,7 +104,7 @@ class OneWorker final : public ClientTrainer {
       torch::Tensor& gradient = its.tensor.mutable_grad();
       if (!gradient.defined()) continue;
       gradient = gradient.contiguous();
-      if (fit_.mu > 0) gradient.add_(its.tensor - its.at_first, fit_.mu);
+      if (its.at_first.defined()) gradient.add_(its.tensor - its.at_first, fit_.mu);
       if (clip_norm > 0)
         squares += sum_of_squares(type_of(gradient), gradient.data_ptr(), static_cast<std::size_t>(gradient.numel()));
     }
@@ -149,7 +162,8 @@ class Replicas final : public ClientTrainer {
     for (const torch::optim::OptimizerParamGroup& group : model_->optimizer().param_groups())
       rates_.push_back(group.options().get_lr());
     if (mu_ > 0) {
-      for (const torch::Tensor& parameter : net_->parameters()) at_first_.push_back(parameter.detach().clone());
+      for (const torch::Tensor& parameter : net_->parameters())
+        at_first_.push_back(is_personal(*run_, *net_, parameter) ? torch::Tensor() : parameter.detach().clone());
     }
   }
 
@@ -177,7 +191,8 @@ class Replicas final : public ClientTrainer {
     torch::Tensor term = torch::zeros({});
     const std::vector<torch::Tensor> parameters = module.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].requires_grad()) term = term + mu / 2 * (parameters[i] - at_first[i]).square().sum();
+      if (parameters[i].requires_grad() && at_first[i].defined())
+        term = term + mu / 2 * (parameters[i] - at_first[i]).square().sum();
     }
     return term - term.detach();
   }
@@ -187,8 +202,8 @@ class Replicas final : public ClientTrainer {
   DataParallelOptions options_;
   std::optional<DataParallel<GraphModule>> model_;  // of a fit
   double mu_ = 0;
-  std::vector<torch::Tensor> at_first_;
-  std::vector<double> rates_;  // of each group of parameters
+  std::vector<torch::Tensor> at_first_;  // of what the server gives
+  std::vector<double> rates_;            // of each group of parameters
 };
 
 }  // namespace

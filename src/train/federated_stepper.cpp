@@ -26,7 +26,7 @@ class FederatedStepper final : public Stepper {
         net_(make_net(training)),
         ground_(make_client_ground(run_, training.data.train, *net_, warnings_)),
         seats_(std::make_shared<ClientSeats>(ground_)),
-        threads_(strategy_.threads > 0 ? static_cast<int>(strategy_.threads) : clients_at_a_time()),
+        threads_(clients_at_a_time()),
         clients_(options_of_clients()),
         rounds_(ground_->shared, clients_,
                 {.strategy = strategy_, .seed = run_->seed, .is_trained = ground_->is_trained}),
@@ -113,6 +113,7 @@ class FederatedStepper final : public Stepper {
     for (std::size_t client = 0; client < ground_->test.size(); ++client) {
       if (!ground_->test[client].empty()) all.push_back(static_cast<std::int64_t>(client));
     }
+    if (all.empty()) return std::nullopt;
     ClientEvaluation its = rounds_.evaluate(all, &problems);
     return Evaluation{.rows = its.rows, .loss = its.loss, .metrics = std::move(its.metrics)};
   }
@@ -147,10 +148,12 @@ class FederatedStepper final : public Stepper {
     return made_net(*training.run, training.weights, training.options.from);
   }
 
-  // As many as there are cores for all of their replicas.
+  // Where nobody says, as many as there are cores for all of their replicas.
   int clients_at_a_time() const {
     const auto* inner = std::get_if<strategy::DataParallel>(&strategy_.inner);
-    return std::max(usable_core_count() / (inner == nullptr ? 1 : static_cast<int>(inner->num_replicas)), 1);
+    const std::int64_t replicas = inner == nullptr ? 1 : inner->num_replicas;
+    const std::int64_t wanted = strategy_.threads > 0 ? strategy_.threads : usable_core_count() / replicas;
+    return static_cast<int>(std::clamp<std::int64_t>(wanted, 1, strategy_.num_clients));
   }
 
   SimulatedClientsOptions options_of_clients() const {

@@ -302,18 +302,21 @@ void read_clients(const JsonValue& value, Run& run) {
 void warn_of_rounds_that_repeat(const Run& run, std::vector<std::string>& warnings) {
   const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy());
   const auto* round = federated == nullptr ? nullptr : std::get_if<strategy::Synchronous>(&federated->round);
-  if (round == nullptr || round->replies > 0) return;
-  const bool asks_more = round->ask_beyond > 0 && !std::holds_alternative<strategy::All>(federated->client_selection) &&
-                         !std::holds_alternative<strategy::ByCapability>(federated->client_selection);
+  if (round == nullptr) return;
+  const std::int64_t chosen = chosen_count(federated->client_selection, client_counts(run));
+  const bool is_bounded = std::holds_alternative<strategy::All>(federated->client_selection) ||
+                          std::holds_alternative<strategy::ByCapability>(federated->client_selection);
+  const std::int64_t asked = is_bounded ? chosen : chosen + round->ask_beyond;
+  const bool asks_more = asked > (round->replies > 0 ? round->replies : chosen);
   const auto may_miss = [](const ClientGroup& group) {
     return group.dropout != Distribution(Always{0}) || group.failure != Distribution(Always{0});
   };
   if (asks_more || (std::ranges::none_of(run.clients, may_miss) && round->deadline == 0)) return;
-  warnings.push_back(
-      fmt::format("a round needs the updates of all clients that it chose, and {}: such rounds are repeated; \"round\" "
-                  "in the strategy "
-                  "can say how many \"replies\" are enough, or how many to \"ask_beyond\"",
-                  round->deadline > 0 ? "its deadline may leave some out" : "some may drop out or fail"));
+  warnings.push_back(fmt::format(
+      "a round needs the updates of all clients that it asks, and {}: {}; the strategy's \"round\" can say how many "
+      "\"replies\" are enough, or how many to \"ask_beyond\"",
+      round->deadline > 0 ? "its deadline may leave some out" : "some may drop out or fail",
+      round->too_few == strategy::TooFew::end ? "that ends the run" : "such rounds are repeated"));
 }
 
 // The run has files of its own there.

@@ -117,7 +117,8 @@ class StepLoop {
   [[noreturn]] void fail(const std::string& why) const {
     const std::string line = why.substr(0, why.find('\n'));
     const std::string& unit = training_.result.unit;
-    const std::string sentence = unit == "step" ? fmt::format("step {}: {}", step_ + 1, line) : line;
+    const std::string place = fmt::format("{} {}: ", unit, step_ + 1);
+    const std::string sentence = line.starts_with(place) ? line : place + line;
     if (!training_.speaks() && !training_.options.world->broken()) throw ToldElsewhere(sentence);
     throw Error(sentence);
   }

@@ -235,7 +235,8 @@ TEST(FederatedRounds, GoOnAfterARoundThatWasRepeated) {
   EXPECT_EQ(report.repeats, 1);
   EXPECT_EQ(report.failed, 1);
   EXPECT_EQ(report.updates, 3);
-  EXPECT_EQ(report.dropped, 2);
+  EXPECT_EQ(report.dropped, 0);
+  EXPECT_EQ(report.asked, 4);  // only who is missing is asked again
   EXPECT_EQ(report.problems.front(), "client 0 failed: the battery is empty");
   EXPECT_EQ(number_in(rounds.parameters()), 2.0F);
 }
@@ -660,6 +661,155 @@ TEST(FederatedRounds, CountTheRowsThatWereComputedWith) {
   SimulatedClients clients(clients_of(script, 2));
   FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(2)});
   EXPECT_EQ(rounds.run().rows, 24);
+}
+
+TEST(FederatedRounds, CountWhatComesInARepetitionOfTheirRoundInFull) {
+  // The last two never make the deadline, and are of the same model when they come.
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 4);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 5}, {.fit_seconds = 9}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(4);
+  strategy.round = Synchronous{.replies = 3, .deadline = 2, .late = Discount{}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport first = rounds.run();
+  EXPECT_EQ(first.updates, 3);
+  EXPECT_EQ(first.late, 0);
+  EXPECT_EQ(first.asked, 4);
+  EXPECT_EQ(first.repeats, 2);
+  EXPECT_EQ(first.seconds, 5.0);
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);  // 0, 1 and 2
+}
+
+TEST(FederatedRounds, TakeOneUpdateOfAClientHoweverOftenTheyRepeat) {
+  // Three who often fail, and one who is always late.
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 4);
+  options.behaviour = {{.fit_seconds = 0.1, .failure = 0.6},
+                       {.fit_seconds = 0.1, .failure = 0.6},
+                       {.fit_seconds = 0.1, .failure = 0.6},
+                       {.fit_seconds = 1.5}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(4);
+  strategy.round = Synchronous{.replies = 3, .deadline = 1, .late = Discount{}, .max_repeats = 1000};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  for (int round = 0; round < 30; ++round) {
+    const RoundReport report = rounds.run();
+    EXPECT_LE(report.late, 1);
+    EXPECT_LE(report.updates, 4);
+  }
+}
+
+TEST(FederatedRounds, DoNotWaitForAStragglerOfAnEarlierRoundWhereOthersCanBeAsked) {
+  // Client 0 is still at work for the first round when half of the others fail, each once in a round.
+  std::mutex mutex;
+  std::set<std::pair<std::int64_t, std::int64_t>> failed;
+  Script script;
+  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
+    const std::lock_guard lock(mutex);
+    if (instructions.round > 1 && client % 2 == 1 && failed.insert({instructions.round, client}).second)
+      throw std::runtime_error("not now");
+    return FitResult{.parameters = given, .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 12);
+  for (int i = 0; i < 12; ++i) options.behaviour.push_back({.fit_seconds = i == 0 ? 1e6 : 1});
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(12);
+  strategy.round = Synchronous{.replies = 7};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  for (int round = 1; round <= 10; ++round) EXPECT_EQ(rounds.run().repeats, round == 1 ? 0 : 1);
+  EXPECT_LT(clients.now(), 100);
+}
+
+TEST(FederatedRounds, EndBeforeTheModelIsNoLongerFinite) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet&, const FitInstructions&) {
+    return FitResult{.parameters = one_number(3e38F), .rows = 1};
+  };
+  SimulatedClients clients(clients_of(script, 2));
+  Federated strategy = for_clients(2);
+  strategy.aggregation = strategy::FedAvgM{.momentum = 0.9, .lr = 1};
+  FederatedRounds rounds(one_number(-3e38F), clients, {.strategy = strategy});
+  (void)rounds.run();
+  try {
+    (void)rounds.run();
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("round 2: \"x\" would no longer have finite numbers"));
+  }
+  EXPECT_EQ(rounds.finished(), 1);
+  EXPECT_TRUE(std::isfinite(number_in(rounds.parameters())));
+}
+
+TEST(FederatedRounds, RefuseRulesThatWouldLeaveNothingOut) {
+  const Script script;
+  SimulatedClients clients(clients_of(script, 12));
+  const auto why = [&](const strategy::FederatedAggregation& rule, const strategy::FederatedRound& round) {
+    Federated strategy = for_clients(12);
+    strategy.aggregation = rule;
+    strategy.round = round;
+    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
+  };
+  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 4}),
+            "TrimmedMean: expected at least 5 updates, of which 0.2 leaves one out, found 4");
+  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 5}), "(no error)");
+  EXPECT_EQ(why(strategy::MultiKrum{.byzantine = 4, .keep = 12}, Synchronous{}),
+            "MultiKrum: expected to keep at most 8 of 12 updates, 4 of which may be hostile, found 12");
+  EXPECT_EQ(why(strategy::Krum{.byzantine = 4}, Synchronous{.replies = 5}),
+            "Krum: expected at least 11 updates, for 4 that may be hostile, found 5");
+  EXPECT_EQ(why(strategy::Median{}, Buffered{.replies = 13}),
+            "a change is made of 13 updates, each of another client, and there are 12 clients");
+}
+
+TEST(BufferedRounds, CountAClientOnceWhereEachCountsAsOne) {
+  // The first answers ten times while the others answer once.
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1000.0F : 1.0F)), .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 5);
+  options.behaviour = {
+      {.fit_seconds = 0.1}, {.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(5);
+  strategy.aggregation = strategy::Median{};
+  strategy.round = Buffered{.replies = 3, .staleness_exponent = 0};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(report.updates, 3);
+  EXPECT_GE(report.dropped, 5);
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
+}
+
+TEST(FederatedRounds, LeaveOutEvaluationsThatCannotBe) {
+  Script script;
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    return ClientEvaluation{.rows = client == 1 ? std::int64_t{1} << 62 : 2, .loss = client == 2 ? std::nan("") : 0.25};
+  };
+  SimulatedClients clients(clients_of(script, 3));
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
+  std::vector<std::string> problems;
+  const ClientEvaluation evaluation = rounds.evaluate({0, 1, 2}, &problems);
+  EXPECT_EQ(evaluation.rows, 2);
+  EXPECT_EQ(evaluation.loss, 0.25);
+  EXPECT_EQ(problems.size(), 2U);
+  EXPECT_TRUE(std::isnan(rounds.evaluate({2}).loss));
+}
+
+TEST(SimulatedClients, RefuseBehaviourThatCannotBe) {
+  const Script script;
+  for (const ClientBehaviour& its : {ClientBehaviour{.fit_seconds = std::nan("")}, ClientBehaviour{.fit_seconds = -1},
+                                     ClientBehaviour{.dropout = 1.5}, ClientBehaviour{.failure = -0.1}}) {
+    SimulatedClientsOptions options = clients_of(script, 1);
+    options.behaviour = {its};
+    EXPECT_NE(usage_error([&] { SimulatedClients clients(options); }).find("client 0 cannot behave like this"),
+              std::string::npos);
+  }
+  SimulatedClientsOptions options = clients_of(script, 1);
+  options.is_trained = {true, false};
+  SimulatedClients clients(std::move(options));
+  EXPECT_EQ(usage_error([&] { (void)clients.ask({.parameters = std::make_shared<ParameterSet>(one_number(1))}); }),
+            "is_trained: expected one for each of 1 arrays, found 2");
 }
 
 }  // namespace

@@ -405,6 +405,38 @@ TEST(FederatedTrain, PersonalLayersStayWithTheirClient) {
     EXPECT_TRUE(evaluation.split == "clients" || !evaluation.is_best);
 }
 
+TEST(FederatedTrain, FedProxLeavesPersonalLayersAlone) {
+  // With a client's shared layers frozen by the rate, only its own move: as far whatever mu is.
+  const ScratchFolder scratch;
+  for (const Json& inner : {Json{{"type", "Local"}}, data_parallel(2)}) {
+    std::vector<ParameterSet> found;
+    for (const double mu : {0.0, 5.0}) {
+      Json document = federated_run(
+          scratch / "run", federated(2, 1, {{"aggregation", {{"method", "FedProx"}, {"mu", mu}}}, {"inner", inner}}));
+      document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+      node_of(document, "hidden")["lr_factor"] = 0;
+      node_of(document, "logits")["lr_factor"] = 0;
+      found.push_back(weights_after(document, 1));
+    }
+    EXPECT_LT(largest_difference(found[0], found[1]), 1e-6);
+    Json document = federated_run(scratch / "run", federated(2, 1));
+    EXPECT_GT(largest_difference(found[0], weights_at_first(document)), 1e-3);
+  }
+}
+
+TEST(FederatedTrain, ClientsWithOneRowHaveNoneToEvaluateWith) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run", federated(8, 2));
+  document["data"]["rows"] = 8;
+  document["data"]["client_test"] = 0.2;
+  document["graph"]["nodes"][1]["nodes"][0] = {{"id", "norm"}, {"op", "tanh"}, {"inputs", {"hidden"}}};
+  const Trained trained = train_small(read_small(document));
+  EXPECT_EQ(trained.result.step, 2);
+  std::vector<std::string> warnings;
+  for (const auto& warned : trained.told->of<event::Warned>()) warnings.push_back(warned.sentence);
+  EXPECT_THAT(warnings, Contains(HasSubstr("each of 8 clients has one row")));
+}
+
 // --- what does not fit ---
 
 TEST(FederatedTrain, RefusesTheCheckpointOfAnotherRun) {

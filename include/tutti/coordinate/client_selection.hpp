@@ -2,8 +2,8 @@
 //
 //   const strategy::ClientSelection selection = strategy::Random{.fraction = 0.1};
 //   const std::int64_t count = chosen_count(selection, count_clients(selection, clients));
-//   const std::vector<std::int64_t> asked = draw_clients(selection, count, {.clients = clients, .seed = 7, .call =
-//   12});
+//   const SelectionInputs inputs{.clients = clients, .seed = 7, .call = 12};
+//   const std::vector<std::int64_t> asked = draw_clients(selection, count, inputs);
 #pragma once
 
 #include <cstdint>

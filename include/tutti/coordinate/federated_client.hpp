@@ -25,8 +25,7 @@ namespace tutti {
 // What the server says beside its parameters.
 struct FitInstructions {
   std::int64_t round = 1;  // from 1 on
-  std::int64_t draw =
-      0;  // another number in every call: what is drawn in a fit, such as the order of rows, is drawn by it
+  std::int64_t draw = 0;   // another in every call: by it is drawn what a fit draws, such as the order of rows
   double rate_factor = 1;  // what the client's own learning rate is multiplied by
   double mu = 0;           // of FedProx: the gradient of mu/2 |parameters - those of the server|^2 is to be added
   friend bool operator==(const FitInstructions&, const FitInstructions&) = default;

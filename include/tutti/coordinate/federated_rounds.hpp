@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,14 +43,14 @@ struct RoundReport {
   std::int64_t asked = 0;    // clients
   std::int64_t updates = 0;  // that were taken, late ones included
   std::int64_t late = 0;     // of these: came after their round
-  std::int64_t dropped = 0;  // came too late, or in a round that was repeated
+  std::int64_t dropped = 0;  // came too late, or a newer one of the same client took their place
   std::int64_t refused = 0;  // were no good
   std::int64_t failed = 0;   // clients that said so, or dropped out
   std::int64_t repeats = 0;
   std::uint64_t bytes_down = 0;  // to clients
   std::uint64_t bytes_up = 0;
   double seconds = 0;     // of the pool's clock, at its end
-  std::int64_t rows = 0;  // that were computed with
+  std::int64_t rows = 0;  // that clients who answered computed with
   double loss = 0;        // the clients', weighted by rows
   std::vector<NamedNumber> metrics = {};
   std::vector<std::string> problems = {};  // the first few: "client 3 was refused: ..."
@@ -82,9 +83,14 @@ class FederatedRounds {
 
   RoundReport run_synchronous(const strategy::Synchronous& round, double rate_factor);
   RoundReport run_buffered(const strategy::Buffered& round, double rate_factor);
-  std::vector<std::int64_t> choose(std::int64_t count, RoundReport& report);
+  // Whom to leave out, and until when candidates are waited for.
+  struct Choice {
+    const std::set<std::int64_t>* have_sent = nullptr;
+    double until = ClientPool::kNever;
+  };
+  std::vector<std::int64_t> choose(std::int64_t count, const Choice& choice, RoundReport& report);
   void ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report);
-  std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, RoundReport& report);
+  std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, double until, RoundReport& report);
   std::optional<ClientReply> next_fit(double until);
   // Counts an answer, and says what is wrong with it in the report.
   bool is_good(const ClientReply& reply, RoundReport& report) const;

@@ -7,8 +7,8 @@
 //   FederatedRounds rounds(initial_parameters, clients, {.strategy = strategy});
 //
 // A client is made when it is asked, and gone when it has answered; what it keeps between rounds is its state(), which
-// stays here. So memory holds as many models as there are threads. Answers come in the order of the clock, of equal
-// times by the client's number: the same bits on any number of threads.
+// stays here. So memory holds a model for each thread, and a few answers that wait for their turn. Answers come in the
+// order of the clock, of equal times by the client's number: the same bits on any number of threads.
 #pragma once
 
 #include <cstdint>

@@ -22,4 +22,13 @@ struct UpdateCheck {
 // loss that cannot be, a change that is too long. Nothing where it is good.
 std::optional<std::string> why_refused(const ClientReply& reply, const UpdateCheck& check);
 
+// The same of an evaluation: rows and a loss that can be.
+std::optional<std::string> why_refused_evaluation(const ClientReply& reply);
+
+// Whether an array has nothing infinite, and nothing that is no number.
+bool has_finite_numbers(const NamedArray& array);
+
+// More than anybody has.
+inline constexpr std::int64_t kMostClientRows = 1'000'000'000'000;
+
 }  // namespace tutti

@@ -1,10 +1,10 @@
 // Federated training as a value: clients that keep their data, and a server that brings together what they learnt.
 // docs/federated.md tells how it works; docs/strategies.md has every field with its range and default.
 //
-//   strategy::Federated strategy{.num_clients = 100, .rounds = 50, .aggregation = strategy::TrimmedMean{.fraction =
-//   0.2},
-//                                .client_selection = strategy::Random{.fraction = 0.1},
-//                                .round = strategy::Synchronous{.ask_beyond = 2, .deadline = 30}};
+//   strategy::Federated strategy{.num_clients = 100, .rounds = 50};
+//   strategy.aggregation = strategy::TrimmedMean{.fraction = 0.2};
+//   strategy.client_selection = strategy::Random{.fraction = 0.1};
+//   strategy.round = strategy::Synchronous{.ask_beyond = 2, .deadline = 30};
 #pragma once
 
 #include <cstdint>
