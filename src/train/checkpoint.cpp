@@ -114,8 +114,8 @@ ParameterSet weights_of_replica(const ParameterSet& arrays, int replica) {
     return array.name().starts_with(prefixes.front()) || array.name().starts_with(prefixes.back());
   };
   if (replica != 0 && std::ranges::none_of(arrays, is_its_own))
-    throw UsageError(
-        fmt::format("there is no replica or client {} with parameters of its own; take replica 0's", replica));
+    throw UsageError(fmt::format("there is no {0} {1} with parameters of its own; take {0} 0's",
+                                 arrays.find("server/counts") == nullptr ? "replica" : "client", replica));
   ParameterSet weights;
   for (const NamedArray& array : arrays) {
     if (!is_weight(array)) continue;

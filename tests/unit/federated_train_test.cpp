@@ -398,7 +398,7 @@ TEST(FederatedTrain, PersonalLayersStayWithTheirClient) {
   }
   EXPECT_TRUE(std::ranges::equal(of_clients[2].at("hidden.weight").bytes(), of_clients[0].at("hidden.weight").bytes()));
   EXPECT_THAT(usage_error([&] { (void)weights_in(trained.result.last_checkpoint, 3); }),
-              HasSubstr("there is no replica or client 3"));
+              HasSubstr("there is no client 3 with parameters of its own"));
   // The server has no whole model, so clients tell the best.
   EXPECT_EQ(trained.result.best.of, "clients accuracy");
   for (const auto& evaluation : trained.told->of<event::EvaluationEnded>())
