@@ -44,6 +44,9 @@ void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Com
   };
   try {
     f(world);
+  } catch (const PeerError& error) {
+    depart(fmt::format("{}{}", kGaveUp, error.what()));
+    throw;
   } catch (const std::exception& error) {
     depart(fmt::format("threw: {}", error.what()));
     throw;

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <tutti/base/assert.hpp>
 
+#include "lost.hpp"
+
 namespace tutti::processes {
 namespace {
 
@@ -398,12 +400,9 @@ Failure World::lost(const std::vector<Rank>& ranks) {
 }
 
 Failure World::lost_with_lock(const std::vector<Rank>& ranks) {
-  std::string message;
-  for (Rank rank : ranks) {
-    if (!message.empty()) message += "; ";
-    message += fmt::format("{} {}", to_string(rank), place(rank).why_gone);
-  }
-  return {FailureKind::lost, ranks, message};
+  std::vector<std::pair<Rank, std::string>> gone;
+  for (const Rank rank : ranks) gone.emplace_back(rank, place(rank).why_gone);
+  return detail::lost_ranks(std::move(gone));
 }
 
 void World::close() noexcept {

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <tutti/transport/threads.hpp>
 
+#include "lost.hpp"
+
 namespace tutti::threads {
 
 void Message::read(const PieceReader& reader) {
@@ -119,12 +121,9 @@ void World::depart(Rank rank, std::string_view why, bool from_descendants) noexc
 
 Failure World::lost(const std::vector<Rank>& ranks) const {
   const std::lock_guard lock(mutex);
-  std::string message;
-  for (Rank rank : ranks) {
-    if (!message.empty()) message += "; ";
-    message += fmt::format("{} {}", to_string(rank), place(rank).why_gone);
-  }
-  return {FailureKind::lost, ranks, message};
+  std::vector<std::pair<Rank, std::string>> gone;
+  for (const Rank rank : ranks) gone.emplace_back(rank, place(rank).why_gone);
+  return detail::lost_ranks(std::move(gone));
 }
 
 }  // namespace tutti::threads

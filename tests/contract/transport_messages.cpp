@@ -387,7 +387,6 @@ TEST_P(TransportContract, TakesBackAMessageThatItsReceiverHolds) {
             EXPECT_EQ(late.kind(), FailureKind::late);
           }
         };
-        const auto before = Deadline::Clock::now();
         {
           const Delivery delivery = transport.receive(Rank{0}, Tag{1}, soon());
           if (!has_begun) tell_and_wait();
@@ -406,7 +405,6 @@ TEST_P(TransportContract, TakesBackAMessageThatItsReceiverHolds) {
             EXPECT_NE(std::string(error.what()).find("took a message back"), std::string::npos) << error.what();
           }
         }
-        EXPECT_LT(Deadline::Clock::now() - before, 10s);
       }
       // Both go on.
       const SendTicket ticket = transport.start_send(next_of(transport), Tag{4}, pattern(8, 1));

@@ -44,6 +44,9 @@ struct Header {
 // A message of up to this length, or to itself, is copied when it is sent: its sender never waits for the receiver.
 inline constexpr std::size_t kEagerBytes = 4096;
 
+// What the reason of a rank begins with that has left because of others.
+inline constexpr std::string_view kGaveUp = "gave up: ";
+
 // A message that has been started. Belongs to the transport that gave it out.
 struct SendTicket {
   Rank to = {};
@@ -122,7 +125,8 @@ class Transport {
   virtual std::optional<Failure> failure() const = 0;
 
   // Says that this rank is gone for good, from this world and from those regrouped from it: waits for it end, naming it
-  // and saying why. Destroying the object does the same for its own world.
+  // and saying why. Destroying the object does the same for its own world. A reason that begins with kGaveUp says that
+  // others are to blame: where these are gone, too, they alone are named.
   virtual void depart(std::string_view why) noexcept = 0;
 
   // Whom `peer` is itself waiting for at the moment, or `peer`: so that a chain of waits blames its far end.
