@@ -141,7 +141,7 @@ ended
 rm -rf stopped
 
 # Another run in the same folder is refused at once, and the first one goes on.
-start --output twice --set train.steps=2000
+start --output twice --set train.epochs=40
 until_it_trains twice || fail "it did not begin"
 began=$SECONDS
 ! train --output twice || fail "it was not refused"

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -65,24 +66,26 @@ TEST(Prefetch, RethrowsInPlaceOfWhatCouldNotBeMade) {
 
 // What is made has been forgotten when it comes; nobody waits for it, nor for its end.
 TEST(Prefetch, SaysWhereNothingComesInTimeAndLeavesItsThread) {
-  const auto may_go_on = std::make_shared<std::atomic<bool>>(false);
-  const auto has_ended = std::make_shared<std::atomic<bool>>(false);
+  std::promise<void> may_go_on;
+  const auto has_begun = std::make_shared<std::promise<void>>();
+  const auto has_ended = std::make_shared<std::promise<void>>();
   {
     Prefetch<int> things(
-        [may_go_on, has_ended](std::int64_t number) {
-          may_go_on->wait(false);
-          *has_ended = true;
-          has_ended->notify_all();
+        [go = may_go_on.get_future().share(), has_begun, has_ended](std::int64_t number) {
+          if (number == 0) has_begun->set_value();
+          go.wait();
+          if (number == 0) has_ended->set_value();
           return static_cast<int>(number);
         },
         {.deadline = std::chrono::milliseconds(1)});
+    has_begun->get_future().wait();  // a thread that comes up only after the end makes nothing
     EXPECT_EQ(failure_of(things), "the data is late: nothing came within 0 s");
     EXPECT_EQ(failure_of(things), "the data is late: nothing came within 0 s");
   }
-  EXPECT_FALSE(*has_ended);
-  *may_go_on = true;
-  may_go_on->notify_all();
-  has_ended->wait(false);
+  std::future<void> ended = has_ended->get_future();
+  EXPECT_EQ(ended.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  may_go_on.set_value();
+  ended.wait();
 }
 
 TEST(Prefetch, EndsAtOnceWhateverLiesReady) {
