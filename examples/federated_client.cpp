@@ -5,8 +5,10 @@
 // what is behind it could be anything.
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <iostream>
 #include <memory>
+#include <vector>
 
 #include <torch/torch.h>
 #include <tutti/coordinate/federated_rounds.hpp>

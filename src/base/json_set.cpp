@@ -65,7 +65,7 @@ std::string set_name(std::string_view path, std::string_view text) {
   return name;
 }
 
-// One value to be set in a tree. The source and the path outlive it.
+// One value to be set in a tree, or to be left out of it. The source and the path outlive it.
 class JsonSet {
  public:
   JsonSet(const JsonSource& source, std::string_view path) : source_(source) { split(path); }
@@ -81,6 +81,20 @@ class JsonSet {
     value.key = std::move(target->key);
     value.key_place = target->key_place;
     *target = std::move(value);
+  }
+
+  // Where the path leads nowhere, there is nothing to leave out.
+  void remove(JsonNode& root) {
+    JsonNode* target = &root;
+    for (std::size_t i = 0; i + 1 < steps_.size(); ++i) {
+      const Step& step = steps_[i];
+      if (!leads_on(*target, step)) return;
+      target = step.index ? &element(*target, step) : &member(*target, step, &steps_[i + 1]);
+    }
+    const Step& last = steps_.back();
+    if (last.index) throw error(last.before, "an element of an array cannot be left out");
+    if (target->kind == Kind::object)
+      std::erase_if(target->children, [&](const JsonNode& child) { return child.key == last.name; });
   }
 
  private:
@@ -131,6 +145,14 @@ class JsonSet {
       if (has_to_be_json) throw;
     }
     return {.kind = Kind::string, .place = {&source_, 0}, .text = source_.text};
+  }
+
+  static bool leads_on(JsonNode& node, const Step& step) {
+    if (step.index) return node.kind == Kind::array && *step.index < node.children.size();
+    if (node.kind != Kind::object) return false;
+    if (find_member(node, step.name) != nullptr) return true;
+    const auto nodes = nodes_in(node);
+    return std::ranges::any_of(nodes, [&](const auto& its) { return its.first == step.name; });
   }
 
   JsonNode& element(JsonNode& array, const Step& step) {
@@ -190,16 +212,29 @@ class JsonSet {
 
 }  // namespace
 
+std::shared_ptr<JsonDocument::Content> JsonDocument::copy_with(std::shared_ptr<const JsonSource> source) const {
+  auto content = std::make_shared<Content>();
+  content->sources = content_->sources;
+  content->sources.push_back(std::move(source));
+  content->folder = content_->folder;
+  content->root = content_->root;
+  return content;
+}
+
 JsonDocument JsonDocument::with(std::string_view path, std::string_view text) const {
   const auto source = std::make_shared<const JsonSource>(
       JsonSource{.name = set_name(path, text), .text = std::string(text), .is_set = true});
   if (!is_utf8(path) || !is_utf8(text)) throw UsageError(detail::printable(source->name) + ": this is no UTF-8 text");
-  auto content = std::make_shared<Content>();
-  content->sources = content_->sources;
-  content->sources.push_back(source);
-  content->folder = content_->folder;
-  content->root = content_->root;
+  auto content = copy_with(source);
   JsonSet(*source, path).apply(content->root);
+  return JsonDocument(std::move(content));
+}
+
+JsonDocument JsonDocument::without(std::string_view path) const {
+  const auto source =
+      std::make_shared<const JsonSource>(JsonSource{.name = std::string(path), .text = {}, .is_set = true});
+  auto content = copy_with(source);
+  JsonSet(*source, path).remove(content->root);
   return JsonDocument(std::move(content));
 }
 

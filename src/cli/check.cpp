@@ -102,9 +102,14 @@ void print_nodes(const Graph& graph) {
   table.print();
 }
 
-std::string how_long(const RunTrain& train, const TrainingStrategy& strategy) {
+std::string how_long(const Run& run) {
+  const RunTrain& train = run.train;
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
   if (const auto* federated = std::get_if<strategy::Federated>(&strategy))
     return fmt::format("{} rounds", federated->rounds);
+  if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy))
+    return fmt::format("{} generations", population->generations);
+  if (!run.phases.empty()) return fmt::format("{} phases", run.phases.size());
   if (!train.steps) return fmt::format("{} epochs", *train.epochs);
   return train.epochs ? fmt::format("{} epochs or {} steps", *train.epochs, *train.steps)
                       : fmt::format("{} steps", *train.steps);
@@ -121,7 +126,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
              frozen > 0 ? fmt::format(", {} of them frozen", in_groups(frozen)) : "");
   fmt::print("data        {}, {} rows a step\n", run.data.source, run.data.batch_size);
   fmt::print("loss        {}\n", run.loss_name);
-  fmt::print("train       {}{}{}, into {}\n", how_long(run.train, run.graph.effective_strategy()),
+  fmt::print("train       {}{}{}, into {}\n", how_long(run),
              run.train.clip_norm > 0 ? fmt::format(", gradients up to the norm {}", run.train.clip_norm) : "",
              run.train.accumulate > 1 ? fmt::format(", {} steps to an update", run.train.accumulate) : "", run.output);
   fmt::print("optimizer   {}, lr {}\n", to_string(run.optimizer),
@@ -132,12 +137,17 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
     if (subgraph.strategy && !subgraph.path.empty())
       fmt::print("            {}: {}\n", subgraph.path, to_string(*subgraph.strategy));
   }
+  const nlohmann::ordered_json search = to_json(run.search);
+  for (const auto& [path, range] : search.items())
+    fmt::print("{}  {}: {}\n", path == search.begin().key() ? "search    " : "          ", path, range.dump());
   fmt::print("memory      {}, of it parameters {}, optimizer {}, gradients {}\n", memory,
              format_bytes(footprint.parameters), format_bytes(footprint.optimizer_state),
              format_bytes(footprint.gradients));
   const TrainingStrategy& strategy = run.graph.effective_strategy();
   const bool is_cut = std::holds_alternative<strategy::ModelParallel>(strategy);
   const bool has_clients = std::holds_alternative<strategy::Federated>(strategy);
+  // Members of one process take over from each other in memory or in files.
+  if (std::holds_alternative<strategy::PopulationBased>(strategy)) return;
   if (wants_partitions(run))
     fmt::print("moved       not known: partitions are found by measuring\n");
   else if (footprint.moved)

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
 #include <tutti/report/metrics_file.hpp>
+#include <tutti/report/population_picture.hpp>
 #include <tutti/report/progress_report.hpp>
 #include <tutti/report/tensorboard_file.hpp>
 #include <tutti/report/trace_file.hpp>
@@ -56,6 +57,8 @@ Events observers(const Run& run, const TrainRequest& request) {
   events.add(std::make_shared<ProgressReport>(ProgressOptions{.mode = mode}));
   events.add(std::make_shared<MetricsFile>(run.output, MetricsFileOptions{.every_steps = run.train.log_every}));
   events.add(std::make_shared<TensorBoardFile>(run.output, TensorBoardFileOptions{.every_steps = run.train.log_every}));
+  if (std::holds_alternative<strategy::PopulationBased>(run.graph.effective_strategy()))
+    events.add(std::make_shared<PopulationPicture>(run.output));
   if (!request.trace.empty()) events.add(std::make_shared<TraceFromTheStart>(request.trace));
   return events;
 }
@@ -75,9 +78,15 @@ void tell_result(const TrainResult& result, const TrainRequest& request, const R
     return;
   }
   if (request.json || request.quiet) return;
-  if (result.step == result.steps && result.last_checkpoint.empty())
-    fmt::print("all {} {}s were taken before; {} may ask for more\n", result.steps, result.unit,
-               result.unit == "step" ? "train.epochs or train.steps" : "the strategy");
+  if (result.step >= result.steps && result.last_checkpoint.empty()) {
+    const std::string were_taken =
+        result.step == result.steps
+            ? fmt::format("all {} {}s were taken before", result.steps, result.unit)
+            : fmt::format("{} {}s were taken before, and the run has {}: nothing was left to do", result.step,
+                          result.unit, result.steps);
+    fmt::print("{}; {} may ask for more\n", were_taken,
+               result.unit == "step" ? "train.epochs or train.steps" : fmt::format("graph.strategy.{}s", result.unit));
+  }
   if (result.best.value)
     fmt::print("best: {} {:.4f}, after {} {}\n", result.best.of, *result.best.value, result.unit, result.best.step);
 }

@@ -20,7 +20,8 @@ void TrainedRun::add_to(CommandLine& line) {
 // The best is the one that the last checkpoint says is.
 fs::path TrainedRun::find_file() const {
   if (which_ != "best" && which_ != "last") {
-    if (!fs::exists(which_)) throw UsageError(fmt::format("--weights {}: there is no such file", which_));
+    if (!fs::exists(which_))
+      throw UsageError(fmt::format("--weights {}: there is no such file; expected best, last or a file", which_));
     return which_;
   }
   const CheckpointFolder folder(fs::path(run_->output) / "checkpoints", run_->checkpoints);
@@ -49,7 +50,18 @@ fs::path TrainedRun::find_file() const {
 void TrainedRun::load() {
   run_ = std::make_shared<const Run>(source_.read());
   file_ = find_file();
-  weights_ = weights_in(file_, replica_);
+  // The best of a population has values of its own, which its file says.
+  if (std::holds_alternative<strategy::PopulationBased>(run_->graph.effective_strategy()) &&
+      (which_ == "best" || which_ == "last")) {
+    const std::string text = read_checkpoint(file_).state.run;
+    run_ = std::make_shared<const Run>(read_run(JsonDocument::parse(text, file_.string()).root(), run_->registry));
+  }
+  try {
+    weights_ = weights_in(file_, replica_);
+  } catch (const UsageError& error) {
+    if (replica_ == 0) throw;
+    throw UsageError(fmt::format("--replica {}: {}", replica_, error.what()));
+  }
   module_ = std::make_shared<GraphModule>(run_->graph, run_->seed);
   try {
     fill_module(weights_, *module_);

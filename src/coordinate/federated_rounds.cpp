@@ -59,14 +59,27 @@ void note_problem(RoundReport& report, std::string sentence) {
   if (report.problems.size() < kMostProblems) report.problems.push_back(std::move(sentence));
 }
 
+// How many clients sent nothing of use.
+std::string tell_failures(const RoundReport& report) {
+  const std::string dropped_out =
+      report.dropped_out > 0 ? fmt::format(", of which {} dropped out", report.dropped_out) : "";
+  return fmt::format("{} failed{}, {} refused", report.failed, dropped_out, report.refused);
+}
+
+// Where training has gone astray with every client that answered.
+std::string guess_why(const RoundReport& report) {
+  const bool have_all = report.updates == 0 && report.astray > 0 && report.astray == report.refused;
+  return have_all ? "; is the learning rate too large?" : "";
+}
+
 [[noreturn]] void throw_too_few(const RoundReport& report, const std::string& why) {
   std::string others;
   for (const std::string& problem : report.problems) {
     if (problem.starts_with("client")) others += fmt::format("; {}", problem);
   }
-  throw Error(fmt::format("round {}: {}{}{}", report.round, why,
-                          report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "",
-                          others));
+  throw Error(fmt::format("round {}: {}{}{}{}", report.round, why,
+                          report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "", others,
+                          guess_why(report)));
 }
 
 // Too few for a rule, or so few that it leaves out nothing of what it is to leave out.
@@ -247,6 +260,7 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
   report.rows += std::clamp<std::int64_t>(reply.trained, 0, kMostClientRows);
   if (!reply.failure.empty()) {
     ++report.failed;
+    if (reply.has_dropped_out) ++report.dropped_out;
     if (!reply.is_staged) note_problem(report, fmt::format("client {} failed: {}", reply.task.client, reply.failure));
     return false;
   }
@@ -255,6 +269,7 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
                                            .is_trained = options_.is_trained});
   if (refused) {
     ++report.refused;
+    if (has_gone_astray(reply)) ++report.astray;
     note_problem(report, fmt::format("client {} was refused: {}", reply.task.client, *refused));
   }
   return !refused;
@@ -268,6 +283,7 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
   std::set<std::int64_t> have_sent;  // clients whose updates the round has; a repetition asks others
   std::int64_t needed = 0;
   std::int64_t open = 0;  // who were asked in this round and have not answered
+  const double began = pool_.now();
   for (;; ++report.repeats) {
     ++call_;
     const double until = round.deadline > 0 ? pool_.now() + round.deadline : ClientPool::kNever;
@@ -282,9 +298,9 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     ask(clients, rate_factor, report);
     open += std::ssize(clients);
     // Where nobody could be asked it waits for one who is at work for an earlier round, so as to ask him next.
-    const auto has_freed = [&] { return clients.empty() && (under_way_ > 0 || !early_.empty()); };
     bool is_one_free = false;
-    while (std::ssize(have_sent) < needed && (open > 0 || (has_freed() && !is_one_free))) {
+    const auto awaits_earlier = [&] { return clients.empty() && !is_one_free && (under_way_ > 0 || !early_.empty()); };
+    while (std::ssize(have_sent) < needed && (open > 0 || awaits_earlier())) {
       std::optional<ClientReply> reply = next_fit(until);
       if (!reply) break;
       const bool is_of_now = reply->task.version == version_;
@@ -303,11 +319,14 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
       }
     }
     if (std::ssize(have_sent) >= needed) break;
+    const std::string still_open =
+        open > 0 ? fmt::format(", {} not yet answered after {:.6g} s", open, pool_.now() - began) : "";
     const std::string why =
-        fmt::format("it had {} of the {} good updates that it needs, from {} that were asked ({} failed, {} refused)",
-                    have_sent.size(), needed, report.asked, report.failed, report.refused);
+        fmt::format("it had {} of the {} good updates that it needs, from {} that were asked ({}{})", have_sent.size(),
+                    needed, report.asked, tell_failures(report), still_open);
+    report.updates = std::ssize(have_sent);
     if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) throw_too_few(report, why);
-    note_problem(report, fmt::format("round {}: {}", report.round, why));
+    note_problem(report, fmt::format("round {}: {}; it is repeated", report.round, why));
   }
   for (ClientReply& reply : late) {
     const auto rounds_late = static_cast<double>(version_ - reply.task.version);
@@ -349,9 +368,9 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
     }
     if (is_taken) ++report.dropped;
     if (++failures < most_failures) continue;
-    throw Error(fmt::format("round {}: {} answers in a row were no good ({} failed, {} refused, {} too old){}",
-                            report.round, failures, report.failed, report.refused, report.dropped,
-                            report.problems.empty() ? "" : "; " + report.problems.front()));
+    throw Error(fmt::format("round {}: {} answers in a row were no good ({}, {} too old){}{}", report.round, failures,
+                            tell_failures(report), report.dropped,
+                            report.problems.empty() ? "" : "; " + report.problems.front(), guess_why(report)));
   }
   apply(gathering, report);
   return report;

@@ -310,8 +310,8 @@ void SimulatedClients::await(std::shared_ptr<Pending> pending) {
   const Turn turn = pending->turn();
   pending_.emplace(turn, pending);
   if (pending->outcome != Pending::Outcome::answers) {
-    pending->reply.failure =
-        pending->outcome == Pending::Outcome::drops_out ? "it has dropped out" : "it has failed on the way";
+    pending->reply.has_dropped_out = pending->outcome == Pending::Outcome::drops_out;
+    pending->reply.failure = pending->reply.has_dropped_out ? "it has dropped out" : "it has failed on the way";
     pending->reply.is_staged = true;
     pending->is_done = true;
     return;

@@ -21,6 +21,10 @@ bool has_finite_numbers(const NamedArray& array) {
   });
 }
 
+bool has_gone_astray(const ClientReply& reply) {
+  return !std::isfinite(reply.loss) || !std::ranges::all_of(reply.values, has_finite_numbers);
+}
+
 std::optional<std::string> why_refused_evaluation(const ClientReply& reply) {
   if (reply.rows < 1 || reply.rows > kMostClientRows) return fmt::format("it says that it has {} rows", reply.rows);
   if (!std::isfinite(reply.loss)) return fmt::format("its loss is {}", reply.loss);
@@ -31,7 +35,8 @@ std::optional<std::string> why_refused(const ClientReply& reply, const UpdateChe
   if (const std::string difference = check.expected->layout_difference(reply.values); !difference.empty())
     return fmt::format("its update does not fit: {}", difference);
   for (const NamedArray& array : reply.values) {
-    if (!has_finite_numbers(array)) return fmt::format("\"{}\" has numbers that are infinite or none", array.name());
+    if (!has_finite_numbers(array))
+      return fmt::format("\"{}\" has numbers that are infinite or not a number", array.name());
   }
   if (const auto why = why_refused_evaluation(reply)) return why;
   if (reply.trained < 0 || reply.trained > kMostClientRows)

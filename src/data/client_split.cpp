@@ -291,15 +291,22 @@ std::string list_labels(LabelCounts counts, const std::vector<std::string>& name
 }
 
 std::string summarise_each(const ClientRows& clients, std::span<const std::int64_t> labels,
-                           const std::vector<std::string>& label_names) {
+                           const std::vector<std::string>& label_names, const std::vector<std::string>& client_names) {
   std::size_t most = 0;
   for (const Numbers& rows : clients) most = std::max(most, rows.size());
   const std::size_t client_width = fmt::formatted_size("{}", clients.empty() ? 0 : clients.size() - 1);
   const std::size_t rows_width = fmt::formatted_size("{}", most);
+  std::vector<std::string> heads;
+  std::size_t head_width = 0;
+  for (std::size_t client = 0; client < clients.size(); ++client) {
+    heads.push_back(fmt::format("client {:>{}}{}:", client, client_width,
+                                client < client_names.size() ? fmt::format(" ({})", client_names[client]) : ""));
+    head_width = std::max(head_width, heads.back().size());
+  }
   std::string text;
   for (std::size_t client = 0; client < clients.size(); ++client) {
     const Numbers& rows = clients[client];
-    text += fmt::format("client {:>{}}: {:>{}} row{}", client, client_width, rows.size(), rows_width,
+    text += fmt::format("{:<{}} {:>{}} row{}", heads[client], head_width, rows.size(), rows_width,
                         rows.size() == 1 ? "" : "s");
     if (!labels.empty() && !rows.empty()) {
       text += rows.size() == 1 ? ":  " : ": ";
@@ -396,8 +403,10 @@ ClientRows split_clients(const ClientSplit& split, const ClientSplitInputs& inpu
 }
 
 std::string summarise_clients(const ClientRows& rows, std::span<const std::int64_t> labels,
-                              const std::vector<std::string>& label_names) {
-  return rows.size() > kMostClientsByName ? summarise_all(rows, labels) : summarise_each(rows, labels, label_names);
+                              const std::vector<std::string>& label_names,
+                              const std::vector<std::string>& client_names) {
+  return rows.size() > kMostClientsByName ? summarise_all(rows, labels)
+                                          : summarise_each(rows, labels, label_names, client_names);
 }
 
 }  // namespace tutti

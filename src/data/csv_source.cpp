@@ -105,8 +105,19 @@ struct CsvFile {
 };
 
 void expect_columns_of(const CsvReader& first, const CsvReader& other) {
-  if (other.column_names() != first.column_names() || other.column_count() != first.column_count())
-    throw other.error("expected the columns of the file to train with");
+  const std::vector<std::string>& expected = first.column_names();
+  const std::vector<std::string>& found = other.column_names();
+  if (found != expected) {
+    const auto at = static_cast<std::size_t>(std::ranges::mismatch(expected, found).in1 - expected.begin());
+    const auto name_in = [at](const std::vector<std::string>& names) {
+      return at < names.size() ? fmt::format("'{}'", names[at]) : "missing";
+    };
+    throw other.error(fmt::format("expected the columns of {}; the first that differs is {} there, and {} here",
+                                  first.name(), name_in(expected), name_in(found)));
+  }
+  if (other.column_count() != first.column_count())
+    throw other.error(fmt::format("expected the {} columns of {}, found {}", first.column_count(), first.name(),
+                                  other.column_count()));
 }
 
 // What the labels of files mean.
@@ -245,7 +256,8 @@ DataSource resolve_csv(const Options& options) {
 
   std::deque<CsvFile> files;
   CsvColumns columns;
-  for (const std::filesystem::path& path : options.at("file").existing_files()) {
+  const std::vector<std::filesystem::path> paths = options.at("file").existing_files();
+  for (const std::filesystem::path& path : paths) {
     CsvFile& file = files.emplace_back(path, format);
     if (files.size() == 1) columns = columns_in(file.csv, options);
     expect_columns_of(files.front().csv, file.csv);
@@ -269,7 +281,7 @@ DataSource resolve_csv(const Options& options) {
                           .class_names = target.class_names()},
           .open = [splits] { return splits; },
           .has_test = splits.test != nullptr,
-          .files = std::ssize(files),
+          .files = paths,
           .read_inputs = [inputs = CsvInputs{format, columns, csv.column_names(), csv.column_count()}](
                              const std::filesystem::path& file) { return inputs.read(file); }};
 }

@@ -49,7 +49,7 @@ DataSource resolve_idx(const Options& options) {
                 return DataSplits{.train = read_idx_files(train, classes)};
               },
           .has_test = test.has_value(),
-          .files = std::ssize(train),
+          .files = images,
           .read_inputs = read_idx_images};
 }
 

@@ -163,7 +163,7 @@ DataSource resolve_npy(const Options& options) {
                 return splits;
               },
           .has_test = test.has_value(),
-          .files = std::ssize(inputs)};
+          .files = inputs};
 }
 
 }  // namespace

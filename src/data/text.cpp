@@ -158,7 +158,7 @@ DataSource resolve_text(const Options& options) {
                           .class_names = tokens->characters},
           .open = [tokens, length] { return DataSplits{.train = text_rows(tokens, length)}; },
           .has_test = false,
-          .files = std::ssize(paths),
+          .files = paths,
           .is_in_order = true,
           .read_inputs = [tokens,
                           length](const std::filesystem::path& file) { return read_pieces(file, *tokens, length); }};

@@ -51,7 +51,7 @@ bool is_control(std::uint32_t code) {
   return any_holds(kControls, code);
 }
 
-int columns_of(std::uint32_t code) {
+int columns_of_code(std::uint32_t code) {
   // Marks that stand over others.
   constexpr std::array<Range, 7> kNone{{{0x300, 0x36f},
                                         {0x1ab0, 0x1aff},
@@ -101,7 +101,7 @@ int columns_of(std::string_view text) {
   int columns = 0;
   for (std::size_t at = 0; at < text.size();) {
     const Character character = first_of(text.substr(at));
-    columns += columns_of(character.code);
+    columns += columns_of_code(character.code);
     at += character.bytes;
   }
   return columns;
@@ -111,7 +111,7 @@ std::string cut_to_columns(std::string_view text, int columns) {
   std::size_t at = 0;
   while (at < text.size()) {
     const Character character = first_of(text.substr(at));
-    columns -= columns_of(character.code);
+    columns -= columns_of_code(character.code);
     if (columns < 0) break;
     at += character.bytes;
   }

@@ -1,7 +1,11 @@
 #include "event_json.hpp"
 
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace tutti::detail {
 namespace {
@@ -53,6 +57,41 @@ Json json_of(const event::EvaluationEnded& evaluation) {
           {"is_best", evaluation.is_best}};
 }
 
+// By path; a text that is no JSON stands for itself.
+Json json_of(const std::vector<std::pair<std::string, std::string>>& hyper_parameters) {
+  Json json = Json::object();
+  for (const auto& [path, text] : hyper_parameters) {
+    Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    json[path] = value.is_discarded() ? Json(text) : std::move(value);
+  }
+  return json;
+}
+
+Json json_of(const event::MemberEvaluated& member) {
+  return {{"event", "member_evaluated"},
+          {"generation", member.generation},
+          {"member", member.member},
+          {"score", member.score},
+          {"failure", member.failure},
+          {"parent", member.parent ? Json(*member.parent) : Json()},
+          {"hyper_parameters", json_of(member.hyper_parameters)},
+          {"measured", json_of(member.measured)},
+          {"is_best", member.is_best}};
+}
+
+Json json_of(const event::GenerationEnded& generation) {
+  return {{"event", "generation_ended"},
+          {"generation", generation.generation},
+          {"seconds", generation.seconds},
+          {"score_name", generation.score_name},
+          {"higher_is_better", generation.higher_is_better},
+          {"best_score", generation.best_score},
+          {"best_member", generation.best_member},
+          {"median_score", generation.median_score},
+          {"took_over", generation.took_over},
+          {"failed", generation.failed}};
+}
+
 Json json_of(const event::CheckpointWritten& checkpoint) {
   return {{"event", "checkpoint_written"}, {"step", checkpoint.step}, {"path", checkpoint.path}};
 }
@@ -95,6 +134,12 @@ Json event_json(const Event& event) {
 
 std::string json_line(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+std::string value_text(const std::string& json) {
+  const Json value = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
+  return value.is_string() ? value.get<std::string>() : json;
 }
 
 }  // namespace tutti::detail

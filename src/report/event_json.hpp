@@ -18,4 +18,8 @@ const char* name_of(event::SpanEnded::Kind kind);
 // On one line; numbers that are not finite become null, and bytes that are no UTF-8 the sign for that.
 std::string json_line(const nlohmann::ordered_json& json);
 
+// A value's JSON as people would write it: "adam" without quotes, numbers with four digits, whole ones with all of
+// theirs. A text that is no JSON stands for itself.
+std::string value_text(const std::string& json);
+
 }  // namespace tutti::detail

@@ -85,6 +85,17 @@ class MetricsFile::Writer {
     write(line);
   }
 
+  void on(const event::MemberEvaluated&) {}
+
+  void on(const event::GenerationEnded& generation) {
+    write({{"step", generation.generation},
+           {"seconds", generation.seconds},
+           {"best_score", generation.best_score},
+           {"median_score", generation.median_score},
+           {"took_over", generation.took_over},
+           {"failed", generation.failed}});
+  }
+
   void on(const event::CheckpointWritten&) { write_steps(); }
   void on(const event::RunEnded&) { write_steps(); }
   void on(const event::Warned&) {}

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 
 #include "columns.hpp"
 #include "event_json.hpp"
+#include "member_table.hpp"
 
 namespace tutti {
 namespace {
@@ -93,11 +95,11 @@ class Progress {
     state_.step = step.step;
     state_.epoch = step.epoch;
     loss_.add(step.loss);
-    state_.loss = shown(loss_, step.loss);
+    state_.loss = shown_of(loss_, step.loss);
     if (!step.metrics.empty()) {
       const NamedNumber& first = step.metrics.front();
       metric_.add(first.value);
-      state_.metric = {first.name, shown(metric_, first.value).value_or(first.value)};
+      state_.metric = {first.name, shown_of(metric_, first.value).value_or(first.value)};
     }
     const double seconds = step.seconds - std::exchange(seconds_, step.seconds);
     rows_per_second_.add(static_cast<double>(step.rows) / seconds, seconds);
@@ -107,15 +109,32 @@ class Progress {
     const double all = times.data + times.compute + communication;
     communication_.add(communication / all, all);
     state_.communication_share = communication_.value();
-    const std::int64_t done = step.step - run_.first_step;
-    if (run_.steps > 0 && done > 0)
-      state_.seconds_left = (now - started_) / static_cast<double>(done) * static_cast<double>(run_.steps - step.step);
+    forecast(now);
+  }
+
+  void add(const event::GenerationEnded& generation, double now) {
+    state_.step = generation.generation;
+    if (std::isfinite(generation.best_score)) state_.metric = {generation.score_name, generation.best_score};
+    forecast(now);
   }
 
   const ProgressState& state() const { return state_; }
   bool is_last() const { return state_.step == state_.steps; }
 
  private:
+  // A round's number is a mean over many clients already, and there are few of them: the last one is shown.
+  std::optional<double> shown_of(const RecentMean& mean, double latest) const {
+    return run_.unit == "round" ? latest : shown(mean, latest);
+  }
+
+  // As long a step as they were until now.
+  void forecast(double now) {
+    const std::int64_t done = state_.step - run_.first_step;
+    if (run_.steps > 0 && done > 0)
+      state_.seconds_left =
+          (now - started_) / static_cast<double>(done) * static_cast<double>(run_.steps - state_.step);
+  }
+
   event::RunStarted run_;
   double started_ = 0;
   double seconds_ = 0;  // of training, told last
@@ -131,6 +150,44 @@ std::string measures(double loss, const std::vector<NamedNumber>& metrics) {
   for (const NamedNumber& metric : metrics) text += fmt::format("  {} {}", metric.name, format_measure(metric.value));
   return text;
 }
+
+// What there is none of is left out.
+std::string text_of(const event::GenerationEnded& generation) {
+  std::string text = fmt::format("generation {}", generation.generation);
+  if (std::isfinite(generation.best_score))
+    text +=
+        fmt::format("  {} best {} (member {})  median {}", generation.score_name, format_measure(generation.best_score),
+                    generation.best_member, format_measure(generation.median_score));
+  if (generation.took_over > 0) text += fmt::format("  {} took over", generation.took_over);
+  if (generation.failed > 0) text += fmt::format("  {} failed", generation.failed);
+  return text;
+}
+
+// The members of the generation that ended last.
+class LastGeneration {
+ public:
+  void add(const event::MemberEvaluated& member) { members_.push_back(member); }
+
+  // Members need not keep in step: some may have gone on to the next before this one ended.
+  void end(const event::GenerationEnded& generation) {
+    std::erase_if(members_, [&](const auto& member) { return member.generation < generation.generation; });
+    ended_ = generation;
+  }
+
+  const std::optional<event::GenerationEnded>& ended() const { return ended_; }
+
+  std::vector<std::string> table() const {
+    if (!ended_) return {};
+    std::vector<event::MemberEvaluated> members;
+    std::ranges::copy_if(members_, std::back_inserter(members),
+                         [&](const auto& member) { return member.generation == ended_->generation; });
+    return detail::member_table(std::move(members), ended_->higher_is_better);
+  }
+
+ private:
+  std::vector<event::MemberEvaluated> members_;
+  std::optional<event::GenerationEnded> ended_;
+};
 
 }  // namespace
 
@@ -162,6 +219,7 @@ class ProgressReport::Teller {
  private:
   void on(const event::RunStarted& run) {
     progress_.start(run, options_.clock());
+    last_generation_ = {};
     told_ = options_.clock();
     std::string steps = run.steps > 0 ? fmt::format("{}", run.steps) : "";
     if (run.steps > 0 && run.rows_per_step > 0) steps += fmt::format(" of {} rows", run.rows_per_step);
@@ -191,6 +249,15 @@ class ProgressReport::Teller {
                                  evaluation.is_best ? "  best so far" : ""));
   }
 
+  void on(const event::MemberEvaluated& member) { last_generation_.add(member); }
+
+  void on(const event::GenerationEnded& generation) {
+    last_generation_.end(generation);
+    progress_.add(generation, options_.clock());
+    say_unless_quiet(text_of(generation));
+    if (options_.mode == ProgressMode::terminal && !is_drawn_) draw();
+  }
+
   void on(const event::CheckpointWritten& checkpoint) {
     say_unless_quiet(fmt::format("{} {}  checkpoint {}", progress_.state().unit, checkpoint.step, checkpoint.path));
   }
@@ -202,10 +269,13 @@ class ProgressReport::Teller {
     const std::string_view how = run.reason == event::RunEnded::Reason::finished        ? "finished"
                                  : run.reason == event::RunEnded::Reason::stopped_early ? "stopped early"
                                                                                         : "interrupted";
-    const std::optional<double>& loss = progress_.state().loss;
+    std::string what;
+    if (const std::optional<double>& loss = progress_.state().loss) what = ", loss " + format_measure(*loss);
+    if (const auto& generation = last_generation_.ended(); generation && std::isfinite(generation->best_score))
+      what += fmt::format(", best {} {}", generation->score_name, format_measure(generation->best_score));
     erase();
-    say(fmt::format("{} at {} {}, in {}{}", how, progress_.state().unit, run.step, format_duration(run.seconds),
-                    loss ? ", loss " + format_measure(*loss) : ""));
+    for (const std::string& line : last_generation_.table()) say_unless_quiet(line);
+    say(fmt::format("{} at {} {}, in {}{}", how, progress_.state().unit, run.step, format_duration(run.seconds), what));
   }
 
   void tell_json(const Event& event) {
@@ -264,6 +334,7 @@ class ProgressReport::Teller {
 
   ProgressOptions options_;
   Progress progress_;
+  LastGeneration last_generation_;
   double told_ = 0;  // when steps were told last
   bool is_drawn_ = false;
 };

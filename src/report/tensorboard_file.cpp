@@ -125,6 +125,17 @@ class TensorBoardFile::Writer {
     write_scalars(evaluation.step, evaluation.split, scalars);
   }
 
+  void on(const event::MemberEvaluated&) {}
+
+  void on(const event::GenerationEnded& generation) {
+    write_scalars(generation.generation, "population",
+                  {{"best_score", generation.best_score},
+                   {"median_score", generation.median_score},
+                   {"took_over", static_cast<double>(generation.took_over)},
+                   {"failed", static_cast<double>(generation.failed)},
+                   {"seconds", generation.seconds}});
+  }
+
   void on(const event::CheckpointWritten&) { write_steps(); }
   void on(const event::RunEnded&) { write_steps(); }
   void on(const event::Warned&) {}

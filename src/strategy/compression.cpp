@@ -33,8 +33,10 @@ std::optional<Compression> compression_named(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<Compression> compression_nearest_to(std::string_view name) {
-  const auto meant = nearest_name(name, {kNames.begin(), kNames.end()});
+std::optional<Compression> compression_nearest_to(std::string_view name, const std::vector<Compression>& choices) {
+  std::vector<std::string> names;
+  for (const Compression& compression : choices) names.emplace_back(name_of(compression));
+  const auto meant = nearest_name(name, names);
   return meant ? compression_named(*meant) : std::nullopt;
 }
 
@@ -46,27 +48,27 @@ std::string json_text(const Compression& compression) {
 }
 
 // "NoCompression, TopK:0.01, ... or PowerSgd:2", each as `write` writes it.
-std::string every_compression(std::string (*write)(const Compression&)) {
+std::string every_compression(const std::vector<Compression>& choices, std::string (*write)(const Compression&)) {
   std::string result;
-  for (const Compression& compression : compressions()) {
-    if (!result.empty()) result += compression.index() + 1 == kNames.size() ? " or " : ", ";
-    result += write(compression);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) result += i + 1 == choices.size() ? " or " : ", ";
+    result += write(choices[i]);
   }
   return result;
 }
 
-UsageError unknown(const JsonValue& value) {
-  const std::string expected = fmt::format("a compression: {}", every_compression(json_text));
-  const auto meant = value.is_string() ? compression_nearest_to(value.string()) : std::nullopt;
+UsageError unknown(const JsonValue& value, const std::vector<Compression>& choices) {
+  const std::string expected = fmt::format("a compression: {}", every_compression(choices, json_text));
+  const auto meant = value.is_string() ? compression_nearest_to(value.string(), choices) : std::nullopt;
   if (!meant) return value.expected(expected);
   return value.error(
       fmt::format("expected {}; found \"{}\", did you mean {}?", expected, value.string(), json_text(*meant)));
 }
 
-Compression from_json_object(const JsonValue& object) {
+Compression from_json_object(const JsonValue& object, const std::vector<Compression>& choices) {
   const std::vector<std::string> keys = object.keys();
-  if (keys.empty()) throw unknown(object);
-  if (const auto meant = compression_nearest_to(keys.front()); meant && !number_of(*meant)) {
+  if (keys.empty()) throw unknown(object, choices);
+  if (const auto meant = compression_nearest_to(keys.front(), choices); meant && !number_of(*meant)) {
     throw object.error(fmt::format("{} stands alone: expected {}, found an object with the key \"{}\"", name_of(*meant),
                                    json_text(*meant), keys.front()));
   }
@@ -79,8 +81,12 @@ Compression from_json_object(const JsonValue& object) {
     rank->integer({.min = 1});  // asked apart from the upper bound, which would only distract in the message
     return PowerSgd{.rank = static_cast<int>(rank->integer({.max = std::numeric_limits<int>::max()}))};
   }
-  object.refuse_other_keys({"TopK", "PowerSgd"});
-  throw unknown(object);
+  std::vector<std::string> expected;
+  for (const Compression& compression : choices) {
+    if (number_of(compression)) expected.emplace_back(name_of(compression));
+  }
+  object.refuse_other_keys(expected);
+  throw unknown(object, choices);
 }
 
 template <typename Number>
@@ -115,8 +121,9 @@ Compression parse_compression(std::string_view text) {
   const std::string_view name = text.substr(0, colon);
   auto compression = compression_named(name);
   if (!compression) {
-    const auto meant = compression_nearest_to(name);
-    throw UsageError(fmt::format("'{}' is no compression; expected {}{}", text, every_compression(to_string),
+    const auto meant = compression_nearest_to(name, compressions());
+    throw UsageError(fmt::format("'{}' is no compression; expected {}{}", text,
+                                 every_compression(compressions(), to_string),
                                  meant ? fmt::format("; did you mean {}?", name_of(*meant)) : ""));
   }
   if (colon == text.size()) return *compression;
@@ -143,10 +150,11 @@ nlohmann::json to_json(const Compression& compression) {
   return name_of(compression);
 }
 
-Compression compression_from_json(const JsonValue& value) {
-  if (value.is_object()) return from_json_object(value);
+Compression compression_from_json(const JsonValue& value, const std::vector<Compression>& choices) {
+  if (value.is_object()) return from_json_object(value, choices);
   const auto compression = value.is_string() ? compression_named(value.string()) : std::nullopt;
-  if (!compression) throw unknown(value);
+  const auto is_it = [&](const Compression& choice) { return choice.index() == compression->index(); };
+  if (!compression || std::ranges::none_of(choices, is_it)) throw unknown(value, choices);
   if (number_of(*compression)) throw value.expected(fmt::format("{}, with its number", json_text(*compression)));
   return *compression;
 }

@@ -74,9 +74,12 @@ std::string line(const strategy::Federated& its) {
 
 std::string line(const strategy::PopulationBased& its) {
   const ordered_json json = to_json(its);
-  return fmt::format("PopulationBased: {}, {}, {}, {}{}", counted(its.population_size, "member"),
-                     counted(its.generations, "generation"), brief_alternative(json.at("exploit")),
-                     brief_alternative(json.at("explore")), inner_part(its.inner));
+  const std::string length =
+      its.generation.steps > 0 ? counted(its.generation.steps, "step") : counted(its.generation.epochs, "epoch");
+  return fmt::format(
+      "PopulationBased: {}, {} of {}{}, {}, {}{}", counted(its.population_size, "member"),
+      counted(its.generations, "generation"), length, its.pace == strategy::Pace::asynchronous ? ", asynchronous" : "",
+      brief_alternative(json.at("exploit")), brief_alternative(json.at("explore")), inner_part(its.inner));
 }
 
 std::string line(const strategy::Custom& its) { return fmt::format("Custom: {}", its.coordinator); }
@@ -99,6 +102,10 @@ constexpr std::array<MayBeInside, std::variant_size_v<TrainingStrategy>> kMayBeI
 }};
 
 }  // namespace
+
+bool strategy::copies(const PopulationBased& strategy, MemberPart part) {
+  return std::ranges::find(strategy.copy, part) != strategy.copy.end();
+}
 
 std::string to_string(const TrainingStrategy& strategy) {
   return std::visit([](const auto& its) { return line(its); }, strategy);

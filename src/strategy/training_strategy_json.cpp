@@ -29,6 +29,10 @@ constexpr std::array kEnumerators<Schedule> = {"gpipe", "1f1b", "interleaved"};
 
 template <>
 constexpr std::array kEnumerators<TooFew> = {"repeat", "end"};
+template <>
+constexpr std::array kEnumerators<MemberPart> = {"weights", "optimizer_state", "hyper_parameters"};
+template <>
+constexpr std::array kEnumerators<Pace> = {"in_step", "asynchronous"};
 
 template <typename Variant>
 struct Union {
@@ -62,13 +66,15 @@ constexpr Union<LateUpdates> kUnion<LateUpdates> = {"method", {"Drop", "Discount
 template <>
 constexpr Union<FederatedRound> kUnion<FederatedRound> = {"method", {"Synchronous", "Buffered"}};
 template <>
-constexpr Union<ExploitStrategy> kUnion<ExploitStrategy> = {"method", {"Truncation", "Binary"}};
+constexpr Union<ExploitStrategy> kUnion<ExploitStrategy> = {"method", {"Truncation", "Binary", "WelchTTest", "None"}};
 template <>
-constexpr Union<ExploreStrategy> kUnion<ExploreStrategy> = {"method", {"Perturbation", "Resample"}};
+constexpr Union<ExploreStrategy> kUnion<ExploreStrategy> = {"method", {"Perturbation", "Resample", "Noise"}};
 
 // --- fields, in the order of the document ---
 
 struct Anything {};
+
+struct OfUpdates {};  // of a compression: one that a message by itself can have
 
 struct JsonText {};  // of a string: the text of a JSON value, which stands in the document as such
 
@@ -189,25 +195,42 @@ template <>
 constexpr auto kFields<LocalTraining> = std::tuple(own("epochs", &LocalTraining::epochs, from_one_to(kMaxInt)),
                                                    own("steps", &LocalTraining::steps, from_one_to(kMaxInt)));
 template <>
-constexpr auto kFields<Federated> = std::tuple(
-    field("num_clients", &Federated::num_clients, from_one_to(100'000'000)),
-    field("rounds", &Federated::rounds, from_one_to(kMaxInt)), field("aggregation", &Federated::aggregation),
-    field("client_selection", &Federated::client_selection), own("inner", &Federated::inner),
-    own("round", &Federated::round), own("local", &Federated::local), own("compression", &Federated::compression),
-    own("max_update_norm", &Federated::max_update_norm, kFromZero),
-    own("threads", &Federated::threads, IntegerRange{.min = 0, .max = 1024}));
+constexpr auto kFields<Federated> =
+    std::tuple(field("num_clients", &Federated::num_clients, from_one_to(100'000'000)),
+               field("rounds", &Federated::rounds, from_one_to(kMaxInt)), field("aggregation", &Federated::aggregation),
+               field("client_selection", &Federated::client_selection), own("inner", &Federated::inner),
+               own("round", &Federated::round), own("local", &Federated::local),
+               own("compression", &Federated::compression, OfUpdates{}),
+               own("max_update_norm", &Federated::max_update_norm, kFromZero),
+               own("threads", &Federated::threads, IntegerRange{.min = 0, .max = 1024}));
 template <>
 constexpr auto kFields<Truncation> = std::tuple(field("fraction", &Truncation::fraction, kShare));
 template <>
 constexpr auto kFields<Binary> = std::tuple(field("threshold", &Binary::threshold, kFromZero));
+constexpr NumberRange kLikelihood = {.min = 0, .max = 1};
 template <>
-constexpr auto kFields<Perturbation> = std::tuple(field("factor", &Perturbation::factor, kShare));
+constexpr auto kFields<WelchTTest> =
+    std::tuple(own("significance", &WelchTTest::significance,
+                   NumberRange{.min = 0, .max = 1, .min_excluded = true, .max_excluded = true}),
+               own("scores", &WelchTTest::scores, IntegerRange{.min = 2, .max = 1'000'000}));
+template <>
+constexpr auto kFields<Perturbation> = std::tuple(field("factor", &Perturbation::factor, kShare),
+                                                  own("resample", &Perturbation::resample, kLikelihood));
+template <>
+constexpr auto kFields<Noise> = std::tuple(field("sigma", &Noise::sigma, kAboveZero),
+                                           own("resample", &Noise::resample, kLikelihood));
+template <>
+constexpr auto kFields<GenerationLength> = std::tuple(own("epochs", &GenerationLength::epochs, from_one_to(kMaxInt)),
+                                                      own("steps", &GenerationLength::steps, from_one_to(kMaxInt)));
 template <>
 constexpr auto kFields<PopulationBased> =
     std::tuple(field("population_size", &PopulationBased::population_size, from_one_to(1'000'000)),
                field("generations", &PopulationBased::generations, from_one_to(kMaxInt)),
                field("exploit", &PopulationBased::exploit), field("explore", &PopulationBased::explore),
-               own("inner", &PopulationBased::inner));
+               own("inner", &PopulationBased::inner), own("generation", &PopulationBased::generation),
+               own("copy", &PopulationBased::copy, ListOf{"part", 1}), own("pace", &PopulationBased::pace),
+               own("threads", &PopulationBased::threads, IntegerRange{.min = 0, .max = 1024}),
+               own("idle", &PopulationBased::idle, IntegerRange{.min = 0, .max = 1'000'000}));
 template <>
 constexpr auto kFields<Custom> = std::tuple(field("coordinator", &Custom::coordinator),
                                             field("config", &Custom::config, JsonText{}, Presence::written));
@@ -282,9 +305,24 @@ void refuse_unless_consistent(const PowerOfChoice& its, const JsonValue& object)
                          its.candidates, its.fraction));
 }
 
-void refuse_unless_consistent(const LocalTraining& its, const JsonValue& object) {
+// Epochs or steps.
+template <typename Length>
+void refuse_both_lengths(const Length& its, const JsonValue& object) {
   if (its.steps > 0 && object.find("epochs"))
     throw object.at("steps").error("there are epochs, too; expected one of the two");
+}
+void refuse_unless_consistent(const LocalTraining& its, const JsonValue& object) { refuse_both_lengths(its, object); }
+void refuse_unless_consistent(const GenerationLength& its, const JsonValue& object) {
+  refuse_both_lengths(its, object);
+}
+
+void refuse_unless_consistent(const PopulationBased& its, const JsonValue& object) {
+  const std::optional<JsonValue> parts = object.find("copy");
+  if (!parts) return;
+  Given given;
+  for (std::size_t i = 0; i < its.copy.size(); ++i) given.add(parts->element(i), "part", fmt::format("copy[{}]", i));
+  if (copies(its, MemberPart::optimizer_state) && !copies(its, MemberPart::weights))
+    throw parts->error("the state of an optimizer belongs to weights; expected these, too");
 }
 
 void refuse_unless_consistent(const Federated& its, const JsonValue& object) {
@@ -342,6 +380,10 @@ void read(const JsonValue& value, AllReduceStrategy& result, Anything) {
 
 void read(const JsonValue& value, Compression& result, Anything) { result = compression_from_json(value); }
 
+void read(const JsonValue& value, Compression& result, OfUpdates) {
+  result = compression_from_json(value, {NoCompression{}, TopK{}, Float16{}, BFloat16{}});
+}
+
 void read(const JsonValue& value, RemoteTarget& result, Anything) {
   if (value.is_object()) value.refuse_other_keys({"WorkerId", "Tag"});
   if (!value.is_object() || value.keys().size() != 1)
@@ -364,9 +406,15 @@ void read(const JsonValue& value, LocalTraining& result, Anything) {
   read_struct(value, result, {});
 }
 
+void read(const JsonValue& value, GenerationLength& result, Anything) {
+  if (!value.is_object()) throw value.expected(R"(how long a generation is, as in {"epochs": 5})");
+  read_struct(value, result, {});
+}
+
 template <typename Element>
 void read(const JsonValue& value, std::vector<Element>& result, ListOf list) {
   if (value.size() < list.min) throw value.expected(fmt::format("at least one {}", list.element));
+  result.clear();
   for (const JsonValue& element : value.elements()) read(element, result.emplace_back(), Anything{});
 }
 
@@ -434,6 +482,7 @@ ordered_json write(const std::string& value, JsonText) {
 ordered_json write(const AllReduceStrategy& value, Anything) { return to_json(value); }
 
 ordered_json write(const Compression& value, Anything) { return to_json(value); }
+ordered_json write(const Compression& value, OfUpdates) { return to_json(value); }
 
 ordered_json write(const RemoteTarget& value, Anything) {
   if (const Tag* tag = std::get_if<Tag>(&value)) return ordered_json::object({{"Tag", tag->tag}});
@@ -452,6 +501,8 @@ ordered_json write(const Partition& value, Anything) { return write_object(value
 ordered_json write(const AutoPartition& value, Anything) { return write_object(value); }
 
 ordered_json write(const LocalTraining& value, Anything) { return write_object(value); }
+
+ordered_json write(const GenerationLength& value, Anything) { return write_object(value); }
 
 template <typename Element>
 ordered_json write(const std::vector<Element>& value, ListOf) {

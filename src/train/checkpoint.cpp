@@ -81,6 +81,18 @@ void put_link(const fs::path& link, const fs::path& to) {
   // Some file systems have no links. They are for people; nothing here reads them.
 }
 
+bool is_federated(const ParameterSet& arrays) { return arrays.find("server/counts") != nullptr; }
+
+// How many a federated run has, as its run file says; 0 of other files.
+std::int64_t clients_of(const SafetensorsFile& file) {
+  const auto run = file.metadata.find(kRunKey);
+  if (run == file.metadata.end() || !is_federated(file.parameters)) return 0;
+  const Json json = Json::parse(run->second, nullptr, /*allow_exceptions=*/false);
+  const Json::json_pointer place("/graph/strategy/num_clients");
+  const bool is_there = json.is_object() && json.contains(place) && json.at(place).is_number_integer();
+  return is_there ? json.at(place).get<std::int64_t>() : 0;
+}
+
 // All others have a slash in their names.
 bool is_weight(const NamedArray& array) { return array.name().find('/') == std::string::npos; }
 
@@ -102,6 +114,8 @@ Checkpoint read_checkpoint(const fs::path& file) {
 
 ParameterSet weights_in(const fs::path& file, int replica) {
   SafetensorsFile read = read_safetensors(file);
+  if (const std::int64_t clients = clients_of(read); clients > 0 && replica >= clients)
+    throw UsageError(fmt::format("there is no client {}, expected 0 to {}", replica, clients - 1));
   if (read.metadata.contains(kStateKey) || replica != 0) return weights_of_replica(read.parameters, replica);
   return std::move(read.parameters);
 }
@@ -113,9 +127,14 @@ ParameterSet weights_of_replica(const ParameterSet& arrays, int replica) {
   const auto is_its_own = [&](const NamedArray& array) {
     return array.name().starts_with(prefixes.front()) || array.name().starts_with(prefixes.back());
   };
-  if (replica != 0 && std::ranges::none_of(arrays, is_its_own))
-    throw UsageError(fmt::format("there is no {0} {1} with parameters of its own; take {0} 0's",
-                                 arrays.find("server/counts") == nullptr ? "replica" : "client", replica));
+  const auto is_personal = [](const NamedArray& array) { return array.name().starts_with("personal/"); };
+  if (replica != 0 && std::ranges::none_of(arrays, is_its_own)) {
+    if (!is_federated(arrays))
+      throw UsageError(fmt::format("there is no replica {} with parameters of its own; take replica 0's", replica));
+    if (std::ranges::none_of(arrays, is_personal))
+      throw UsageError("the run has no layers that stay on clients: all of them have the server's");
+    throw UsageError(fmt::format("client {} was never asked, so that it has no layers of its own yet", replica));
+  }
   ParameterSet weights;
   for (const NamedArray& array : arrays) {
     if (!is_weight(array)) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -53,22 +54,38 @@ void take_test_rows(ClientGround& ground, std::vector<std::string>& warnings) {
                                    ground.test.size()));
 }
 
-// Batch norm over single numbers needs two rows of them, and fails a client whose epoch ends with one.
+// Batch norm over single numbers needs two rows of them, and fails a client that has a batch of one.
 void warn_of_rows_alone(const ClientGround& ground, std::vector<std::string>& warnings) {
   const auto& nodes = ground.run->graph.nodes();
   const auto norm = std::ranges::find_if(
       nodes, [](const GraphNode& node) { return node.op == "batch_norm" && node.resolved.output.shape.size() == 1; });
   if (norm == nodes.end()) return;
-  std::int64_t alone = 0;
+  std::int64_t in_small_batches = 0;  // all of their batches are of one row
+  std::int64_t with_one_row = 0;
+  std::int64_t at_the_end = 0;  // the last batch of an epoch alone
   for (std::size_t client = 0; client < ground.train.size(); ++client) {
     const ClientSettings& its = ground.settings_of(static_cast<std::int64_t>(client));
-    if (its.rows_per_epoch(std::ssize(ground.train[client])) % its.batch_size == 1 || its.batch_size == 1) ++alone;
+    const std::int64_t rows = std::ssize(ground.train[client]);
+    const bool has_whole_epoch = its.steps(rows) >= its.steps_per_epoch(rows);
+    if (its.batch_size == 1)
+      ++in_small_batches;
+    else if (rows == 1)
+      ++with_one_row;
+    else if (has_whole_epoch && its.rows_per_epoch(rows) % its.batch_size == 1)
+      ++at_the_end;
   }
-  if (alone > 0)
-    warnings.push_back(
-        fmt::format("'{}' (batch_norm) needs at least 2 rows, and an epoch of {} of {} clients has a "
-                    "batch of 1: these will fail; \"drop_last\": true in data leaves such batches out",
-                    norm->path, alone, ground.train.size()));
+  const std::int64_t alone = in_small_batches + with_one_row + at_the_end;
+  if (alone == 0) return;
+  std::vector<std::string> kinds;
+  const auto tell = [&](std::int64_t clients, std::string_view how) {
+    if (clients > 0) kinds.push_back(fmt::format("{} {}", clients, how));
+  };
+  tell(at_the_end, R"(at the end of an epoch, where "drop_last": true in data leaves it out)");
+  tell(with_one_row, "with one row in all, which drop_last keeps: fewer clients, or another client_split, give more");
+  tell(in_small_batches, "with a batch_size of 1");
+  warnings.push_back(fmt::format(
+      "'{}' (batch_norm) needs at least 2 rows, and {} of {} clients have a batch of 1: these will fail ({})",
+      norm->path, alone, ground.train.size(), fmt::join(kinds, "; ")));
 }
 
 }  // namespace
@@ -84,6 +101,9 @@ std::shared_ptr<ClientGround> make_client_ground(std::shared_ptr<const Run> run,
   if (needs_labels(its.data.client_split) && ground->labels.empty())
     throw UsageError(fmt::format("data.client_split: {} looks at the class of a row, and rows have several",
                                  to_string(its.data.client_split)));
+  if (ground->rows->size() < federated.num_clients)
+    throw UsageError(fmt::format("graph.strategy.num_clients: {} rows to train with cannot be dealt out to {} clients",
+                                 ground->rows->size(), federated.num_clients));
   std::vector<std::int64_t> file_of_row = ground->rows->file_of_row();
   if (file_of_row.empty()) file_of_row.resize(static_cast<std::size_t>(ground->rows->size()));
   ground->train = split_clients(its.data.client_split,

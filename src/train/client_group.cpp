@@ -51,7 +51,10 @@ std::vector<ClientGroup> client_groups_from_json(const JsonValue& list, std::int
   }
   if (groups.empty()) throw list.expected("at least one group of clients");
   const bool has_rest = groups.back().count == 0;
-  if (has_rest) groups.back().count = clients - counted;
+  if (has_rest) {
+    groups.back().count = clients - counted;
+    groups.back().is_rest = true;
+  }
   if (has_rest ? groups.back().count < 1 : counted != clients)
     throw list.error(fmt::format("the groups have {} clients{}, and num_clients is {}", counted,
                                  has_rest ? " without the last, which has the rest" : "", clients));
@@ -59,12 +62,14 @@ std::vector<ClientGroup> client_groups_from_json(const JsonValue& list, std::int
 }
 
 nlohmann::ordered_json to_json(const ClientGroup& group) {
-  nlohmann::ordered_json json{{"count", group.count},
-                              {"tags", group.tags},
-                              {"speed", to_json(group.speed)},
-                              {"dropout", to_json(group.dropout)},
-                              {"failure", to_json(group.failure)},
-                              {"update_factor", group.update_factor}};
+  nlohmann::ordered_json json;
+  // Otherwise num_clients could not be changed without it.
+  if (!group.is_rest) json["count"] = group.count;
+  json.update({{"tags", group.tags},
+               {"speed", to_json(group.speed)},
+               {"dropout", to_json(group.dropout)},
+               {"failure", to_json(group.failure)},
+               {"update_factor", group.update_factor}});
   if (group.local && group.local->steps > 0) json["steps"] = group.local->steps;
   if (group.local && group.local->steps == 0) json["epochs"] = group.local->epochs;
   if (group.batch_size) json["batch_size"] = *group.batch_size;

@@ -39,6 +39,7 @@ class DataParallelStepper final : public Stepper {
   std::string describe() const override { return model_.describe(); }
 
   void begin(std::int64_t steps_taken) override {
+    model_.go_on_after(static_cast<std::uint64_t>(steps_taken));
     const OwnShards own = model_.own_shards();
     loader_.emplace(data_.train, LoaderOptions{.sampler = {.rows = data_.train->size(),
                                                            .batch_size = run_->data.batch_size,

@@ -1,6 +1,10 @@
 // Federated runs: a step is a round, and clients are simulated in this process.
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <tutti/coordinate/federated_rounds.hpp>
@@ -17,6 +21,17 @@ namespace tutti::detail {
 namespace {
 
 constexpr const char* kPersonal = "personal/";
+
+// Of clients with a file each: what it is called, with its folders where that alone does not tell them apart.
+std::vector<std::string> client_names(const RunData& data) {
+  std::vector<std::string> names;
+  if (!std::holds_alternative<Files>(data.client_split)) return names;
+  for (const std::filesystem::path& file : data.opened_by.files) names.push_back(file.filename().string());
+  if (std::set(names.begin(), names.end()).size() == names.size()) return names;
+  names.clear();
+  for (const std::filesystem::path& file : data.opened_by.files) names.push_back(file.string());
+  return names;
+}
 
 class FederatedStepper final : public Stepper {
  public:
@@ -44,8 +59,8 @@ class FederatedStepper final : public Stepper {
   }
 
   std::vector<std::string> notes() const override {
-    const std::string summary =
-        summarise_clients(ground_->train, ground_->labels, run_->data.opened_by.description.class_names);
+    const std::string summary = summarise_clients(
+        ground_->train, ground_->labels, run_->data.opened_by.description.class_names, client_names(run_->data));
     std::vector<std::string> lines;
     for (std::size_t begin = 0; begin < summary.size();) {
       const std::size_t end = summary.find('\n', begin);

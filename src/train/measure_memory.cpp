@@ -76,6 +76,10 @@ double measure_memory(const Run& run) {
                                   .data = std::move(data),
                                   .events = nobody,
                                   .options = options};
+  if (std::holds_alternative<strategy::PopulationBased>(training.run->graph.effective_strategy())) {
+    const double to_come = detail::try_members(training, kSteps);
+    return most_resident_bytes() + to_come;
+  }
   const std::unique_ptr<detail::Stepper> stepper = detail::make_stepper(training);
   stepper->begin(0);
   const auto begin = std::chrono::steady_clock::now();

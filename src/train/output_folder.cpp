@@ -62,7 +62,8 @@ void OutputFolder::open() {
 }
 
 std::optional<fs::path> OutputFolder::begin_anew(const std::optional<fs::path>& in_use) {
-  if (CheckpointFolder(checkpoints(), {}).files().empty()) return std::nullopt;
+  if (CheckpointFolder(checkpoints(), {}).files().empty() && !fs::exists(path_ / "population.jsonl"))
+    return std::nullopt;
   fs::path plain = path_;
   if (!plain.has_filename()) plain = plain.parent_path();   // "runs/first/"
   if (fs::is_symlink(plain)) plain = fs::canonical(plain);  // beside it is the same disk

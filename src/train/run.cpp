@@ -12,6 +12,8 @@
 #include <tutti/coordinate/federated_rounds.hpp>
 #include <tutti/train/data_store.hpp>
 
+#include "run_values.hpp"
+
 namespace tutti {
 namespace {
 
@@ -155,18 +157,32 @@ RunCheckpoints read_checkpoints(const JsonValue& value) {
   return checkpoints;
 }
 
-// `has_rounds`: the strategy says how long the run is, and steps are its rounds.
-RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metrics, bool has_rounds) {
+// What says how long a run is.
+enum class Length { epochs, rounds, generations, phases };
+
+RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metrics, Length length) {
   const Options options(value);
   RunTrain train;
-  if (has_rounds) {
-    for (const char* key : {"epochs", "steps", "accumulate"}) {
-      if (const auto its = options.find(key))
-        throw its->error("the run is as long as the strategy has rounds, and \"local\" there says what a client does");
+  const auto refuse = [&](std::initializer_list<const char*> keys, const char* why) {
+    for (const char* key : keys) {
+      if (const auto its = options.find(key)) throw its->error(why);
     }
+  };
+  if (length == Length::rounds) {
+    refuse({"epochs", "steps", "accumulate"},
+           "the run is as long as the strategy has rounds, and \"local\" there says what a client does");
     train.log_every = 1;
   }
+  if (length == Length::generations) {
+    refuse({"epochs", "steps"},
+           "the run is as long as the strategy has generations, and \"generation\" there says how long one is");
+    refuse({"early_stopping"}, "members are trained for all generations");
+    train.log_every = 1;
+  }
+  if (length == Length::phases) refuse({"epochs", "steps"}, "the run is as long as its phases");
   train.evaluate_every = options.integer("evaluate_every", {.min = 0}, train.evaluate_every);
+  if (length == Length::generations && train.evaluate_every > 0)
+    refuse({"evaluate_every"}, "members are evaluated at the end of each generation");
   train.log_every = options.integer("log_every", {.min = 1}, train.log_every);
   train.best_by = read_best_by(options, metrics);
   if (const auto stopping = options.find("early_stopping")) train.early_stopping = read_early_stopping(*stopping);
@@ -180,16 +196,16 @@ RunTrain read_train(const JsonValue& value, const std::vector<RunMetric>& metric
         std::chrono::duration<double>(deadline->number({.min = 0.001, .max = kMostSeconds})));
   }
   options.refuse_other_keys({});
-  if (!train.steps && !train.epochs && !has_rounds) train.epochs = 1;
+  if (!train.steps && !train.epochs && length == Length::epochs) train.epochs = 1;
   return train;
 }
 
-nlohmann::ordered_json to_json(const RunTrain& train) {
+nlohmann::ordered_json to_json(const RunTrain& train, Length length) {
   nlohmann::ordered_json json;
   if (train.epochs) json["epochs"] = *train.epochs;
   if (train.steps) json["steps"] = *train.steps;
   json["clip_norm"] = train.clip_norm;
-  if (train.epochs || train.steps) json["accumulate"] = train.accumulate;
+  if (length != Length::rounds) json["accumulate"] = train.accumulate;
   json["evaluate_every"] = train.evaluate_every;
   json["log_every"] = train.log_every;
   json["best_by"] = train.best_by;
@@ -210,8 +226,29 @@ nlohmann::ordered_json to_json(const DataOptions& options, nlohmann::ordered_jso
   return data;
 }
 
-nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
-  const nlohmann::ordered_json document = value.raw_with_files();
+Length length_of(const Graph& graph, bool has_phases) {
+  if (std::holds_alternative<strategy::Federated>(graph.effective_strategy())) return Length::rounds;
+  if (std::holds_alternative<strategy::PopulationBased>(graph.effective_strategy())) return Length::generations;
+  return has_phases ? Length::phases : Length::epochs;
+}
+
+// Where values are set otherwise for a time, or for a member, what stands beside them stays as it was written: another
+// optimizer has not the defaults of this one.
+void keep_as_written(const nlohmann::ordered_json& document, const Run& run, nlohmann::ordered_json& json) {
+  std::vector<std::string> paths;
+  for (const SearchDimension& dimension : run.search.dimensions) paths.push_back(dimension.path);
+  for (const RunPhase& phase : run.phases) {
+    for (const HyperParameter& value : phase.set) paths.push_back(value.path);
+  }
+  for (const std::string& path : paths) {
+    const std::string key = path.substr(0, path.find_first_of(".["));
+    if (key != "optimizer" && key != "schedule") continue;
+    json.erase(key);
+    if (document.contains(key)) json[key] = document.at(key);
+  }
+}
+
+nlohmann::ordered_json resolve(const nlohmann::ordered_json& document, const Run& run) {
   nlohmann::ordered_json json;
   json["seed"] = run.seed;
   json["data"] = to_json(run.data.options, document.at("data"));
@@ -226,7 +263,10 @@ nlohmann::ordered_json resolve(const JsonValue& value, const Run& run) {
   json["metrics"] = document.value("metrics", nlohmann::ordered_json::array());
   json["optimizer"] = to_json(run.optimizer);
   json["schedule"] = to_json(run.schedule);
-  json["train"] = to_json(run.train);
+  keep_as_written(document, run, json);
+  if (!run.search.dimensions.empty()) json["search"] = to_json(run.search);
+  if (!run.phases.empty()) json["phases"] = to_json(run.phases);
+  json["train"] = to_json(run.train, length_of(run.graph, !run.phases.empty()));
   json["checkpoints"] = {{"every", run.checkpoints.every},
                          {"keep_last", run.checkpoints.keep_last},
                          {"keep_best", run.checkpoints.keep_best}};
@@ -284,7 +324,7 @@ void read_clients(const JsonValue& value, Run& run) {
     return;
   }
   if (split) run.data.client_split = client_split_from_json(*split);
-  if (const std::int64_t files = run.data.opened_by.files;
+  if (const std::int64_t files = std::max<std::int64_t>(std::ssize(run.data.opened_by.files), 1);
       std::holds_alternative<Files>(run.data.client_split) && files != federated->num_clients)
     throw split->error(fmt::format("expected a file for each of {} clients, found {}", federated->num_clients, files));
   if (test) run.data.client_test = test->number({.min = 0, .max = 1, .max_excluded = true});
@@ -293,7 +333,7 @@ void read_clients(const JsonValue& value, Run& run) {
   if (list) {
     run.clients = client_groups_from_json(*list, federated->num_clients);
   } else {
-    run.clients = {{.count = federated->num_clients}};
+    run.clients = {{.count = federated->num_clients, .is_rest = true}};
   }
   told_at(value.at("graph").at("strategy"), [&] { refuse_impossible(*federated, client_counts(run)); });
 }
@@ -374,10 +414,60 @@ ClientCounts client_counts(const Run& run) {
   return counts;
 }
 
+namespace {
+
+void read_search(const JsonValue& value, Run& run) {
+  const std::optional<JsonValue> search = value.find("search");
+  const auto* population = std::get_if<strategy::PopulationBased>(&run.graph.effective_strategy());
+  if (population == nullptr) {
+    if (search)
+      throw search->error(
+          fmt::format("{} searches nothing; PopulationBased does", name_of(run.graph.effective_strategy())));
+    return;
+  }
+  if (!search)
+    throw value.at("graph")
+        .at("strategy")
+        .error(
+            R"(there is nothing to search; expected a key "search" in the run file, as in {"optimizer.lr": {"float": [0.001, 1], "scale": "log"}})");
+  run.search = search_space_from_json(*search);
+  if (run.data.options.split.validation == 0)
+    throw value.at("data").error(
+        R"(members are compared by rows for validation, and there are none; expected them, as in "split": {"validation": 0.1})");
+  detail::refuse_impossible_search(*search, run);
+}
+
+void read_phases(const JsonValue& value, Run& run) {
+  const std::optional<JsonValue> list = value.find("phases");
+  if (!list) return;
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
+  if (!std::holds_alternative<strategy::Local>(strategy) && !std::holds_alternative<strategy::DataParallel>(strategy))
+    throw list->error(fmt::format("{} has no phases; Local and DataParallel may have", name_of(strategy)));
+  run.phases = phases_from_json(*list);
+  for (std::size_t i = 0; i < run.phases.size(); ++i) {
+    const JsonValue place = list->element(i);
+    bool have_same_weights = false;
+    try {
+      have_same_weights = detail::have_same_weights(run, detail::run_of_phase(run, run.phases[i]));
+    } catch (const UsageError& error) {
+      throw place.error(detail::without_place(error));
+    }
+    if (!have_same_weights)
+      throw place.error("it changes the shape of weights, and a phase goes on with those of the one before");
+  }
+}
+
+}  // namespace
+
 Run read_run(const JsonValue& value, const Registry& registry) {
+  return read_run(value, std::make_shared<const Registry>(registry));
+}
+
+Run read_run(const JsonValue& value, std::shared_ptr<const Registry> shared_registry) {
+  const Registry& registry = *shared_registry;
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
-  value.refuse_other_keys({"seed", "data", "graph", "workers", "clients", "loss", "metrics", "optimizer", "schedule",
-                           "train", "checkpoints", "output"});
+  value.refuse_other_keys({"seed", "data", "graph", "workers", "clients", "search", "loss", "metrics", "optimizer",
+                           "schedule", "phases", "train", "checkpoints", "output"});
   const std::optional<JsonValue> seed = value.find("seed");
 
   const JsonValue data_value = value.at("data");
@@ -415,31 +505,38 @@ Run read_run(const JsonValue& value, const Registry& registry) {
   const std::optional<JsonValue> folder = value.find("output");
   const std::optional<JsonValue> schedule = value.find("schedule");
   if (folder && folder->string().empty()) throw folder->expected("a folder");
-  const bool has_rounds = std::holds_alternative<strategy::Federated>(graph.effective_strategy());
+  const Length length = length_of(graph, value.find("phases").has_value());
   Run run{.seed = seed ? seed->unsigned_integer() : 0,
           .data = std::move(data),
           .graph = std::move(graph),
           .workers = {},
           .clients = {},
+          .search = {},
+          .phases = {},
           .loss_name = loss_name,
           .loss = std::move(loss),
           .metrics = {},
           .optimizer = optimizer_from_json(value.at("optimizer")),
           .schedule = schedule ? schedule_from_json(*schedule) : Schedule{},
-          .train = read_train(train, metrics, has_rounds),
+          .train = read_train(train, metrics, length),
           .checkpoints = checkpoints ? read_checkpoints(*checkpoints) : RunCheckpoints{},
           .output = folder ? folder->string() : "runs/latest",
           .warnings = {},
-          .resolved = nullptr};
+          .resolved = nullptr,
+          .written = nullptr,
+          .registry = std::move(shared_registry)};
   run.metrics = std::move(metrics);
   run.workers = read_workers(value, run.graph);
   read_clients(value, run);
   check_strategy(value, run);
+  run.written = std::make_shared<const nlohmann::ordered_json>(value.raw_with_files());
+  read_search(value, run);
+  read_phases(value, run);
   run.warnings = run.graph.warnings();
   warn_of_what_is_not_trained(run.graph, run.warnings);
   warn_of_micro_batches(run.graph, run.warnings);
   warn_of_rounds_that_repeat(run, run.warnings);
-  run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(value, run));
+  run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(*run.written, run));
   return run;
 }
 

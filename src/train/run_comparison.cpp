@@ -9,7 +9,9 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/json.hpp>
 #include <tutti/collective/collectives.hpp>
+#include <tutti/strategy/training_strategy.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti::detail {
@@ -30,6 +32,31 @@ void find_differences(const Json& one, const Json& other, const std::string& pat
   for (const auto& [key, value] : all.items()) {
     find_differences(one.value(key, Json()), other.value(key, Json()), path.empty() ? key : path + "." + key, is_free,
                      found);
+  }
+}
+
+// Of a federated run, with what has its default left out. Nothing where it is no such run.
+Json federated_strategy_in(const Json& run) {
+  const Json strategy = run.value("graph", Json::object()).value("strategy", Json());
+  if (!strategy.is_object() || strategy.value("type", Json()) != "Federated") return {};
+  try {
+    return to_json(training_strategy_from_json(JsonDocument::parse(strategy.dump(), "strategy").root()));
+  } catch (const UsageError&) {
+    return strategy;  // of a checkpoint that another version has written
+  }
+}
+
+// How many replicas or workers there are does not matter to what is learnt. What clients do, and what becomes of it,
+// does; only how long the run is, and on how many threads, is left out.
+void find_federated_changes(const Json& before, const Json& now, std::vector<std::string>& found) {
+  const Json one = federated_strategy_in(before);
+  const Json other = federated_strategy_in(now);
+  if (!one.is_object() || !other.is_object()) return;
+  Json all = one;
+  all.update(other);
+  for (const auto& [key, value] : all.items()) {
+    const bool is_free = key == "rounds" || key == "threads";
+    if (!is_free && one.value(key, Json()) != other.value(key, Json())) found.push_back("graph.strategy." + key);
   }
 }
 
@@ -63,6 +90,7 @@ std::vector<std::string> changes_since(const Json& before, const Json& now) {
     return std::ranges::find(kFree, path) != kFree.end() || path.ends_with(".strategy");
   };
   find_differences(before, now, "", is_free, found);
+  find_federated_changes(before, now, found);
   return found;
 }
 

@@ -77,6 +77,11 @@ class StepLoop {
   std::int64_t checkpoint_every() const {
     return run_.checkpoints.every > 0 ? run_.checkpoints.every : run_.train.evaluate_every;
   }
+  // A step whose rate is 0 is lost among many; a round is all that clients do. So the schedule ends after the last one.
+  std::int64_t scheduled_steps() const {
+    return std::holds_alternative<strategy::Federated>(run_.graph.effective_strategy()) ? training_.steps + 1
+                                                                                        : training_.steps;
+  }
   std::int64_t epoch() const { return (step_ - 1) / training_.steps_per_epoch + 1; }
 
   void tell(const Event& event) const {
@@ -86,7 +91,7 @@ class StepLoop {
   // True where somebody wants the run to end.
   bool take_step() {
     const double rate = stepper_.set_rate(rate_factor(
-        run_.schedule, {.step = step_, .steps = training_.steps, .steps_per_epoch = training_.steps_per_epoch}));
+        run_.schedule, {.step = step_, .steps = scheduled_steps(), .steps_per_epoch = training_.steps_per_epoch}));
     const bool is_interrupted = training_.options.is_interrupted && training_.options.is_interrupted();
     StepResult result;
     try {
@@ -186,7 +191,7 @@ void run_steps(Training& training, Stepper& stepper) {
     }
     training.checkpoint->arrays = {};
   }
-  start(training, stepper);
+  start(training, {.engine = stepper.describe(), .notes = stepper.notes(), .warnings = stepper.warnings()});
   StepLoop(training, stepper).run();
 }
 

@@ -9,7 +9,6 @@
 #include <tutti/base/atomic_file.hpp>
 #include <tutti/collective/collectives.hpp>
 #include <tutti/collective/parameter_sets.hpp>
-#include <tutti/data/sampler.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/batch.hpp>
@@ -19,6 +18,7 @@
 
 #include "private_names.hpp"
 #include "run_comparison.hpp"
+#include "stretch.hpp"
 #include "training.hpp"
 
 namespace tutti {
@@ -30,14 +30,19 @@ using Fit = void (*)(Training&);
 using MakeStepper = std::unique_ptr<Stepper> (*)(const Training&);
 
 // Null where a strategy does not go step by step, or nothing carries it out yet.
-MakeStepper find_stepper(const TrainingStrategy& strategy) {
-  if (std::holds_alternative<strategy::Local>(strategy)) return make_data_parallel_stepper;
+MakeStepper find_stepper(const Run& run) {
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
-  if (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation))
-    return make_data_parallel_stepper;
+  if (std::holds_alternative<strategy::Local>(strategy) ||
+      (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation)))
+    return run.phases.empty() ? make_data_parallel_stepper : make_phased_stepper;
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) return make_model_parallel_stepper;
   if (std::holds_alternative<strategy::Federated>(strategy)) return make_federated_stepper;
   return nullptr;
+}
+
+bool is_population(const Run& run) {
+  return std::holds_alternative<strategy::PopulationBased>(run.graph.effective_strategy());
 }
 
 void fit_in_steps(Training& training) {
@@ -46,15 +51,27 @@ void fit_in_steps(Training& training) {
 }
 
 // What carries a strategy out; null where nothing does yet.
-Fit find_fit(const TrainingStrategy& strategy) { return find_stepper(strategy) == nullptr ? nullptr : fit_in_steps; }
+Fit find_fit(const Run& run) {
+  if (is_population(run)) return fit_population;
+  return find_stepper(run) == nullptr ? nullptr : fit_in_steps;
+}
 
-bool has_rounds(const Run& run) { return std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()); }
+// What people call a step.
+std::string unit_of(const Run& run) {
+  if (is_population(run)) return "generation";
+  return std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()) ? "round" : "step";
+}
 
-std::string unit_of(const Run& run) { return has_rounds(run) ? "round" : "step"; }
-
-std::int64_t steps_of(const Run& run, std::int64_t steps_per_epoch) {
+std::int64_t all_steps_of(const Run& run, const DataSplits& data, std::int64_t steps_per_epoch) {
   if (const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy()))
     return federated->rounds;
+  if (const auto* population = std::get_if<strategy::PopulationBased>(&run.graph.effective_strategy()))
+    return population->generations;
+  if (!run.phases.empty()) {
+    std::int64_t sum = 0;
+    for (const PhaseSteps& phase : phase_steps(run, data)) sum += phase.count;
+    return sum;
+  }
   const std::int64_t by_epochs = run.train.epochs ? *run.train.epochs * steps_per_epoch : *run.train.steps;
   return std::min(by_epochs, run.train.steps.value_or(by_epochs));
 }
@@ -181,7 +198,7 @@ void read_checkpoint_of(Training& training) {
 
 std::unique_ptr<Stepper> make_stepper(const Training& training) {
   const TrainingStrategy& strategy = training.run->graph.effective_strategy();
-  const MakeStepper make = find_stepper(strategy);
+  const MakeStepper make = find_stepper(*training.run);
   if (make == nullptr) throw UsageError(fmt::format("nothing carries this strategy out yet: {}", to_string(strategy)));
   return make(training);
 }
@@ -208,11 +225,11 @@ std::shared_ptr<GraphModule> made_net(const Run& run, const std::optional<Parame
   return net;
 }
 
-void start(Training& training, const Stepper& stepper) {
+void start(Training& training, const Description& description) {
   const Run& run = *training.run;
   if (training.speaks()) {
     if (!training.folder) training.folder.emplace(run.output);
-    if (!training.checkpoint) {
+    if (!training.checkpoint && !training.goes_on) {
       const std::optional<DataStoreFolder> store = data_store_of(run);
       if (const auto aside = training.folder->begin_anew(store ? std::optional(store->path) : std::nullopt))
         training.warnings.push_back(
@@ -226,23 +243,23 @@ void start(Training& training, const Stepper& stepper) {
   if (!training.speaks()) return;
   training.events.tell(event::RunStarted{.output = run.output,
                                          .strategy = to_string(run.graph.effective_strategy()),
-                                         .engine = stepper.describe() + training.found_cut,
-                                         .notes = stepper.notes(),
+                                         .engine = description.engine + training.found_cut,
+                                         .notes = description.notes,
                                          .unit = unit_of(run),
                                          .first_step = training.first_step(),
                                          .first_seconds = training.checkpoint ? training.checkpoint->state.seconds : 0,
                                          .steps = training.steps,
                                          .steps_per_epoch = training.steps_per_epoch,
-                                         .rows_per_step = has_rounds(run) ? 0 : run.data.batch_size});
+                                         .rows_per_step = unit_of(run) == "step" ? run.data.batch_size : 0});
   for (const std::string& warning : training.warnings) training.events.tell(event::Warned{warning});
-  for (const std::string& warning : stepper.warnings()) training.events.tell(event::Warned{warning});
+  for (const std::string& warning : description.warnings) training.events.tell(event::Warned{warning});
 }
 
 }  // namespace detail
 
 std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   const TrainingStrategy& strategy = run.graph.effective_strategy();
-  if (detail::find_fit(strategy) == nullptr)
+  if (detail::find_fit(run) == nullptr)
     return fmt::format("nothing carries this strategy out yet: {}", to_string(strategy));
   if (processes > 1 && std::holds_alternative<strategy::Local>(strategy)) {
     return fmt::format(
@@ -269,6 +286,13 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
     const auto* inner = std::get_if<strategy::DataParallel>(&federated->inner);
     if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
       return fmt::format("nothing carries this strategy of clients out yet: {}", to_string(TrainingStrategy(*inner)));
+  }
+  if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy)) {
+    if (processes > 1)
+      return fmt::format("the members of PopulationBased are trained by one process, and there are {}", processes);
+    const auto* inner = std::get_if<strategy::DataParallel>(&population->inner);
+    if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
+      return fmt::format("nothing carries this strategy of members out yet: {}", to_string(TrainingStrategy(*inner)));
   }
   const auto workers = static_cast<int>(run.workers.size());
   if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {
@@ -320,27 +344,22 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
       .run = with_partitions(run, data, options.world), .data = std::move(data), .events = events, .options = options};
   training.warnings = training.run->warnings;
   if (wants_partitions(run)) training.found_cut = tell_partitions(*training.run);
-  training.steps_per_epoch = has_rounds(run) ? 1
-                                             : Sampler({.rows = training.data.train->size(),
-                                                        .batch_size = run.data.batch_size,
-                                                        .seed = run.seed,
-                                                        .drop_last = run.data.options.drop_last})
-                                                   .steps_per_epoch();
-  training.steps = steps_of(run, training.steps_per_epoch);
+  training.steps_per_epoch = unit_of(run) == "step" ? steps_per_epoch(run, training.data.train->size()) : 1;
+  training.steps = all_steps_of(run, training.data, training.steps_per_epoch);
   training.result.steps = training.steps;
   training.result.unit = unit_of(run);
-  if (const std::int64_t rest = training.steps % run.train.accumulate; rest != 0)
+  if (const std::int64_t rest = training.steps % run.train.accumulate; rest != 0 && !is_population(run))
     training.warnings.push_back(fmt::format("{} steps go into an update, so that the last {} of {} go into none",
                                             run.train.accumulate, rest, training.steps));
   if (training.speaks()) {
-    if (options.resume) read_checkpoint_of(training);
+    if (options.resume && !is_population(run)) read_checkpoint_of(training);
     if (!options.from.empty()) read_weights_of(training);
   }
   if (options.world != nullptr) {
     share(*options.world, training.checkpoint, training.best_of());
     share(*options.world, training.weights);
   }
-  find_fit(run.graph.effective_strategy())(training);
+  find_fit(run)(training);
   if (training.speaks())
     events.tell(event::RunEnded{
         .reason = training.result.reason, .step = training.result.step, .seconds = training.result.seconds});

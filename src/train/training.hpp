@@ -38,9 +38,12 @@ struct Training {
   std::vector<std::string> warnings = {};
   std::string found_cut = {};  // for people, where partitions were found
   std::chrono::steady_clock::time_point began = {};
+  // Of a population, which has other files than checkpoints: whether it goes on, after so many generations.
+  bool goes_on = false;
+  std::int64_t steps_before = 0;
   TrainResult result = {};
 
-  std::int64_t first_step() const { return checkpoint ? checkpoint->state.step : 0; }
+  std::int64_t first_step() const { return checkpoint ? checkpoint->state.step : steps_before; }
   // Of training, what was before a resume included.
   double seconds() const {
     const double before = checkpoint ? checkpoint->state.seconds : 0;
@@ -91,8 +94,15 @@ class Stepper {
   virtual void restore(const ParameterSet& arrays) = 0;
 };
 
+// What people are told of a run before it begins, in lines.
+struct Description {
+  std::string engine = {};
+  std::vector<std::string> notes = {};
+  std::vector<std::string> warnings = {};
+};
+
 // Once nothing is left that could be refused: the output folder is the run's from now on, and events begin.
-void start(Training& training, const Stepper& stepper);
+void start(Training& training, const Description& description);
 
 // From the beginning, or where the checkpoint ends, to the end of the run.
 void run_steps(Training& training, Stepper& stepper);
@@ -104,6 +114,15 @@ std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training);
 std::unique_ptr<Stepper> make_model_parallel_stepper(const Training& training);
 // A step is a round.
 std::unique_ptr<Stepper> make_federated_stepper(const Training& training);
+// Local or DataParallel, phase after phase.
+std::unique_ptr<Stepper> make_phased_stepper(const Training& training);
+std::vector<PhaseSteps> phase_steps(const Run& run, const DataSplits& data);
+
+// Goes by generations instead.
+void fit_population(Training& training);
+// As many members as train at the same time do so for some steps, and nothing is written. Returns how many bytes others
+// will take that stay in memory.
+double try_members(const Training& training, std::int64_t steps);
 
 // The run's network, with the weights of the file where there is one to begin with.
 std::shared_ptr<GraphModule> made_net(const Run& run, const std::optional<ParameterSet>& weights,

@@ -172,8 +172,22 @@ inline std::vector<std::string> with_other_strategies(const std::string& residua
       with["clients"] = nlohmann::ordered_json::parse(
           R"([{"count": 4, "tags": ["a"], "speed": {"method": "Uniform", "min": 1, "max": 9}, "epochs": 2}, {"dropout": 0.1}])");
     }
+    if (type == "PopulationBased") {
+      with["train"] = nlohmann::ordered_json::object();
+      with["data"]["split"] = {{"validation", 0.1}};
+      with["optimizer"] = {{"name", "sgd"}, {"lr", 0.1}};
+      with["search"] = nlohmann::ordered_json::parse(
+          R"({"optimizer.name": {"categorical": ["sgd", "adam"]}, "optimizer.lr": {"float": [0.001, 1], "scale": "log"},
+              "optimizer.momentum": {"conditional": {"float": [0, 0.9]}, "when": {"optimizer.name": "sgd"}}})");
+    }
     texts.push_back(with.dump(1));
   }
+  nlohmann::ordered_json phased = document;
+  phased["train"] = nlohmann::ordered_json::object();
+  phased["phases"] = nlohmann::ordered_json::parse(
+      R"([{"epochs": 1, "after": 2, "of": 9, "seed": 3, "set": {"data.batch_size": 16}}, {"steps": 5, "new_optimizer": true}])");
+  phased["graph"].erase("strategy");
+  texts.push_back(phased.dump(1));
   return texts;
 }
 

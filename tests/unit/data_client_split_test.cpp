@@ -438,6 +438,12 @@ TEST(SummariseClients, HasALineForEachOfFewClients) {
             "client 2: 1 row\n");
 }
 
+TEST(SummariseClients, NamesClientsThatHaveNames) {
+  EXPECT_EQ(summarise_clients({{0, 1}, {2}}, Numbers{0, 1, 1}, {}, {"north.csv", "far_west.csv"}),
+            "client 0 (north.csv):    2 rows: 0 x 1, 1 x 1\n"
+            "client 1 (far_west.csv): 1 row:  1 x 1\n");
+}
+
 TEST(SummariseClients, AlignsNumbers) {
   ClientRows clients(20, Numbers{0});
   clients[3].resize(1000, 0);

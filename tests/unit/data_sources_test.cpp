@@ -18,12 +18,14 @@
 namespace tutti::data_sources_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using testing::read_source;
 using testing::ReadSource;
 using testing::ScratchFolder;
+using ::testing::UnorderedElementsAre;
 
 DataRows all_rows(const Dataset& dataset) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(dataset.size()));
@@ -102,7 +104,8 @@ TEST(CsvSource, HasAFileToTestWith) {
   EXPECT_THAT(refused(folder, json),
               EndsWith("test.csv:3: column 'y': expected one of the 2 classes to train with, found 'c'"));
   folder.write("test.csv", "y,x\nb,3\n");
-  EXPECT_THAT(refused(folder, json), EndsWith("test.csv: expected the columns of the file to train with"));
+  EXPECT_THAT(refused(folder, json), AllOf(HasSubstr("test.csv: expected the columns of "),
+                                           EndsWith("train.csv; the first that differs is 'x' there, and 'y' here")));
 }
 
 TEST(CsvSource, NamesTheLineOfABadRow) {
@@ -399,7 +402,9 @@ TEST(SeveralFiles, AreReadOneAfterTheOther) {
   folder.write("c.txt", "nothing");
   const auto rows_of = [&](const std::string& file) {
     const ReadSource data = read_source(R"({"source": "csv", "label": "y", "file": )" + file + kWhole, folder.path());
-    EXPECT_EQ(data.source.files, 2);
+    std::vector<std::string> names;
+    for (const std::filesystem::path& path : data.source.files) names.push_back(path.filename().string());
+    EXPECT_THAT(names, UnorderedElementsAre("a.csv", "b.csv"));
     EXPECT_THAT(data.source.description.class_names, ElementsAre("iris", "lily", "rose"));
     return data.open().train;
   };
@@ -476,7 +481,18 @@ TEST(SeveralFiles, ThatDoNotFitAreRefused) {
   const auto csv_of = [&](const std::string& file) {
     return refused(folder, R"({"source": "csv", "label": "y", "file": )" + file + "}");
   };
-  EXPECT_THAT(csv_of(R"(["a.csv", "b.csv"])"), HasSubstr("b.csv: expected the columns of the file to train with"));
+  EXPECT_THAT(csv_of(R"(["a.csv", "b.csv"])"),
+              AllOf(HasSubstr("b.csv: expected the columns of "),
+                    EndsWith("a.csv; the first that differs is 'y' there, and 'z' here")));
+  folder.write("more.csv", "x,y,z\n1,2,3\n");
+  EXPECT_THAT(csv_of(R"(["a.csv", "more.csv"])"),
+              EndsWith("a.csv; the first that differs is missing there, and 'z' here"));
+  EXPECT_THAT(csv_of(R"(["more.csv", "a.csv"])"),
+              EndsWith("more.csv; the first that differs is 'z' there, and missing here"));
+  folder.write("two.txt", "1,2\n");
+  folder.write("three.txt", "1,2,3\n");
+  EXPECT_THAT(refused(folder, R"({"source": "csv", "header": false, "label": 1, "file": ["two.txt", "three.txt"]})"),
+              AllOf(HasSubstr("three.txt: expected the 2 columns of "), EndsWith("two.txt, found 3")));
   EXPECT_THAT(csv_of(R"(["a.csv", "nothing.csv"])"), HasSubstr("there is no file 'nothing.csv'"));
   EXPECT_THAT(csv_of("[]"), HasSubstr("expected at least one file"));
   EXPECT_THAT(csv_of("3"), HasSubstr("expected a file, or a list of them, found 3"));

@@ -24,6 +24,13 @@ expect 0 "finished at round 6" "${short[@]}" --output plain --quiet
 expect 0 '"bytes_up":' cat plain/metrics.jsonl
 expect 0 '"clock":' cat plain/metrics.jsonl
 
+expect 0 "all 6 rounds were taken before; graph.strategy.rounds may ask for more" "${short[@]}" --output plain --resume
+expect 0 "6 rounds were taken before, and the run has 4: nothing was left to do" "${short[@]}" --output plain --resume \
+  --set graph.strategy.rounds=4
+expect 0 "changed since the checkpoint was written: graph.strategy.aggregation" "${short[@]}" --output plain --resume \
+  --set graph.strategy.rounds=7 --set 'graph.strategy.aggregation={"method": "Median"}'
+expect 0 "client 14: 8 rows: " "$tutti" train plain --output more --set graph.strategy.num_clients=15
+
 restless=(--set 'clients=[{"speed": {"method": "LogNormal", "median": 100, "sigma": 0.7}, "dropout": 0.1, "failure": 0.1}]')
 synchronous=(--set 'graph.strategy.round={"method": "Synchronous", "replies": 4, "deadline": 0.2, "late": {"method": "Discount"},
   "max_repeats": 100}')
@@ -53,11 +60,20 @@ for site in 1 2 3; do
 done
 files=(--set 'data.client_split={"method": "Files"}' --set graph.strategy.num_clients=3
        --set 'graph.strategy.client_selection={"method": "All"}' --set data.split.test=0)
-expect 0 "client 2: 75 rows: " "${short[@]}" --output sited "${files[@]}" --set 'data.file="sites/*.csv"'
-expect 0 "client 0: 25 rows: " "${short[@]}" --output sited "${files[@]}" --set 'data.file=["sites/1.csv", "sites/3.csv", "sites/2.csv"]'
+expect 0 "client 2 (3.csv): 75 rows: " "${short[@]}" --output sited "${files[@]}" --set 'data.file="sites/*.csv"'
+expect 0 "client 0 (1.csv): 25 rows: " "${short[@]}" --output sited "${files[@]}" --set 'data.file=["sites/1.csv", "sites/3.csv", "sites/2.csv"]'
 expect 0 "finished" "$tutti" train sited --output sited-again
+mkdir sites/north sites/south sites/west
+cp sites/1.csv sites/north/all.csv; cp sites/2.csv sites/south/all.csv; cp sites/3.csv sites/west/all.csv
+expect 0 "/north/all.csv): " "${short[@]}" --output sited "${files[@]}" \
+  --set 'data.file=["sites/north/all.csv", "sites/south/all.csv", "sites/west/all.csv"]'
 expect 2 "expected a file for each of 3 clients, found 2" "${short[@]}" --output never "${files[@]}" \
   --set 'data.file=["sites/1.csv", "sites/2.csv"]'
+
+# Changes that are too long are refused, told and counted; the round goes on with the others.
+expect 0 "client 1 was refused: its change has a length of" "${short[@]}" --output long --set graph.strategy.max_update_norm=3 \
+  --set 'graph.strategy.round={"method": "Synchronous", "replies": 4}' --set 'clients=[{"count": 2, "update_factor": -100}, {}]'
+expect 0 '"refused":1.0' cat long/metrics.jsonl
 
 # Layers that stay on clients: what each has learnt can be had.
 personal=("$tutti" train "$root/examples/federated_personal.json" --set graph.strategy.rounds=4 --set graph.strategy.num_clients=5
@@ -68,7 +84,9 @@ mapfile -t heads < <(for client in 0 1 2 3 4; do
   "$tutti" export personal "head$client.safetensors" --weights last --replica "$client" >/dev/null 2>&1 && sha256sum <"head$client.safetensors"
 done | sort -u)
 expect 0 "" test "${#heads[@]}" -ge 3
-expect 2 "there is no client 5 with parameters of its own" "$tutti" eval personal --replica 5
+expect 2 "--replica 5: there is no client 5, expected 0 to 4" "$tutti" eval personal --replica 5
+expect 2 "--replica 3: the run has no layers that stay on clients" "$tutti" eval plain --replica 3
+expect 2 "--weights latest: there is no such file; expected best, last or a file" "$tutti" eval plain --weights latest
 
 # What is said beforehand.
 expect 0 "between server and clients in a round" "$tutti" check "$root/examples/federated.json" --quick
@@ -101,7 +119,7 @@ refused "none of 12 clients has all of the required tags: gpu" \
   --set 'graph.strategy.client_selection={"method": "ByCapability", "required_tags": ["gpu"]}'
 refused "expected at least 11 updates" --set 'graph.strategy.aggregation={"method": "Krum", "byzantine": 4}'
 refused "a round needs 9 updates, and asks 6 clients" --set 'graph.strategy.round={"method": "Synchronous", "replies": 9}'
-refused "120 rows" --set graph.strategy.num_clients=121
+refused "graph.strategy.num_clients: 120 rows to train with cannot be dealt out to 121 clients" --set graph.strategy.num_clients=121
 refused "data.client_split.method" --set 'data.client_split={"method": "Dirchlet"}'
 refused "data.client_split: expected a file for each of 12 clients, found 1" --set 'data.client_split={"method": "Files"}'
 refused "nothing carries this strategy of clients out yet: DataParallel" \

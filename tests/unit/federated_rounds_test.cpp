@@ -5,19 +5,17 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
-#include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <support/scripted_clients.hpp>
 #include <support/usage_error.hpp>
 #include <tutti/base/random.hpp>
 #include <tutti/coordinate/simulated_clients.hpp>
@@ -32,57 +30,22 @@ using strategy::Discount;
 using strategy::Federated;
 using strategy::Synchronous;
 using strategy::TooFew;
+using testing::clients_of;
+using testing::for_clients;
+using testing::number_in;
+using testing::one_number;
+using testing::Script;
 using testing::usage_error;
 
-ParameterSet one_number(float value) {
-  ParameterSet set;
-  set.add("x", {1}, std::span(&value, 1));
-  return set;
-}
-
-float number_in(const ParameterSet& set) { return set.at("x").values<float>()[0]; }
-
-// What a test says a client does; otherwise it answers with its own number.
-struct Script {
-  std::function<FitResult(std::int64_t client, const ParameterSet&, const FitInstructions&)> fit =
-      [](std::int64_t client, const ParameterSet&, const FitInstructions&) {
-        return FitResult{.parameters = one_number(static_cast<float>(client)), .rows = 1};
-      };
-  std::function<ClientEvaluation(std::int64_t client, const ParameterSet&)> evaluate =
-      [](std::int64_t, const ParameterSet&) { return ClientEvaluation{.rows = 1}; };
-};
-
-class ScriptedClient final : public FederatedClient {
- public:
-  ScriptedClient(const Script& script, std::int64_t client) : script_(script), client_(client) {}
-
-  FitResult fit(const ParameterSet& parameters, const FitInstructions& instructions) override {
-    ++rounds_;
-    return script_.fit(client_, parameters, instructions);
+template <typename F>
+std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
   }
-  ClientEvaluation evaluate(const ParameterSet& parameters) override { return script_.evaluate(client_, parameters); }
-  ParameterSet state() const override {
-    ParameterSet state;
-    state.add("rounds", {}, std::span(&rounds_, 1));
-    return state;
-  }
-  void restore(const ParameterSet& state) override { rounds_ = state.at("rounds").values<std::int64_t>()[0]; }
-
- private:
-  const Script& script_;
-  std::int64_t client_;
-  std::int64_t rounds_ = 0;
-};
-
-SimulatedClientsOptions clients_of(const Script& script, std::int64_t count, int threads = 2) {
-  return {.clients = std::vector<ClientInfo>(static_cast<std::size_t>(count)),
-          .make = [&script](std::int64_t client) { return std::make_unique<ScriptedClient>(script, client); },
-          .threads = threads,
-          .seed = 3,
-          .deadline = 60s};
+  return "(no error)";
 }
-
-Federated for_clients(std::int64_t count) { return {.num_clients = count, .rounds = 100}; }
 
 TEST(FederatedRounds, MergesTheMeansOfTwoHalvesExactly) {
   // 0..3 and 4..7: each client learns the mean of its half.
@@ -139,6 +102,31 @@ TEST(FederatedRounds, TellClientsWhatTheyNeedToKnow) {
   (void)rounds.run(0.5);
   EXPECT_EQ(told, (std::vector<FitInstructions>{{.round = 1, .draw = 1, .rate_factor = 1, .mu = 0.25},
                                                 {.round = 2, .draw = 2, .rate_factor = 0.5, .mu = 0.25}}));
+}
+
+TEST(FederatedRounds, CountTheRowsThatWereComputedWith) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = given, .rows = 3, .trained = 12};
+  };
+  SimulatedClients clients(clients_of(script, 2));
+  FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(2)});
+  EXPECT_EQ(rounds.run().rows, 24);
+}
+
+TEST(FederatedRounds, LeaveOutEvaluationsThatCannotBe) {
+  Script script;
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    return ClientEvaluation{.rows = client == 1 ? std::int64_t{1} << 62 : 2, .loss = client == 2 ? std::nan("") : 0.25};
+  };
+  SimulatedClients clients(clients_of(script, 3));
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
+  std::vector<std::string> problems;
+  const ClientEvaluation evaluation = rounds.evaluate({0, 1, 2}, &problems);
+  EXPECT_EQ(evaluation.rows, 2);
+  EXPECT_EQ(evaluation.loss, 0.25);
+  EXPECT_EQ(problems.size(), 2U);
+  EXPECT_TRUE(std::isnan(rounds.evaluate({2}).loss));
 }
 
 // --- a round that has enough ---
@@ -199,6 +187,28 @@ TEST(FederatedRounds, DropOrDiscountWhatComesLate) {
   }
 }
 
+TEST(FederatedRounds, DiscountTheChangeWhereRulesCountEachClientAsOne) {
+  // Two are in time with +4 and +8; the third comes in the second round with half of its +10.
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + (client == 2   ? 10.0F
+                                                                  : client == 1 ? 8.0F
+                                                                                : 4.0F)),
+                     .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 3);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1.5}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(3);
+  strategy.aggregation = strategy::Median{};
+  strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 0.5}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  (void)rounds.run();
+  EXPECT_EQ(number_in(rounds.parameters()), 6.0F);
+  EXPECT_EQ(rounds.run().late, 1);
+  EXPECT_EQ(number_in(rounds.parameters()), 11.0F);
+}
+
 // --- a round that has too few ---
 
 TEST(FederatedRounds, EndTheRunOrRepeatWhereTheDeadlinePasses) {
@@ -219,6 +229,59 @@ TEST(FederatedRounds, EndTheRunOrRepeatWhereTheDeadlinePasses) {
     }
     EXPECT_EQ(number_in(rounds.parameters()), 7.0F);
     EXPECT_EQ(clients.now(), too_few == TooFew::end ? 10.0 : 20.0);
+  }
+}
+
+TEST(FederatedRounds, SayWhatBecameOfThoseWhoAreMissing) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 5);
+  options.behaviour = {{.fit_seconds = 0.1},
+                       {.fit_seconds = 0.1, .dropout = 1},
+                       {.fit_seconds = 0.1, .dropout = 1},
+                       {.fit_seconds = 0.1, .failure = 1},
+                       {.fit_seconds = 30}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(5);
+  strategy.round = Synchronous{.replies = 2, .deadline = 0.3, .too_few = TooFew::end};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  EXPECT_EQ(error_of([&] { (void)rounds.run(); }),
+            "round 1: it had 1 of the 2 good updates that it needs, from 5 that were asked (3 failed, of which 2 "
+            "dropped out, 0 refused, 1 not yet answered after 0.3 s)");
+}
+
+TEST(FederatedRounds, SayThatARoundIsRepeated) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2.5}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(2);
+  strategy.round = Synchronous{.deadline = 2};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport report = rounds.run();
+  ASSERT_EQ(report.problems.size(), 1U);
+  EXPECT_EQ(report.problems[0],
+            "round 1: it had 1 of the 2 good updates that it needs, from 2 that were asked (0 failed, 0 refused, 1 not "
+            "yet answered after 2 s); it is repeated");
+}
+
+TEST(FederatedRounds, AskForTheLearningRateWhereAllUpdatesHaveGoneAstray) {
+  const std::string question = "; is the learning rate too large?";
+  for (const strategy::FederatedRound& round : std::vector<strategy::FederatedRound>{Synchronous{}, Buffered{}}) {
+    for (const bool all : {true, false}) {
+      Script script;
+      script.fit = [&](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+        const bool is_astray = all || client == 0;
+        return FitResult{.parameters = one_number(is_astray ? NAN : 1.0F), .rows = is_astray ? 1 : 0};
+      };
+      SimulatedClientsOptions options = clients_of(script, 3);
+      options.behaviour.assign(3, {.fit_seconds = 1});  // otherwise the first would always come first
+      SimulatedClients clients(std::move(options));
+      Federated strategy = for_clients(3);
+      strategy.round = round;
+      FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+      const std::string why = error_of([&] { (void)rounds.run(); });
+      EXPECT_EQ(why.ends_with(question), all) << why;
+    }
   }
 }
 
@@ -255,6 +318,90 @@ TEST(FederatedRounds, EndWhereAllClientsFailAllTheTime) {
   }
 }
 
+TEST(FederatedRounds, KeepLateUpdatesWhereARoundIsRepeated) {
+  // Client 0 is late for round 1, and comes in while round 2 fails for the first time.
+  std::atomic<int> failures = 0;
+  Script script;
+  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
+    if (client != 0 && instructions.round == 2 && failures < 2) {
+      ++failures;
+      throw std::runtime_error("not now");
+    }
+    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 6.0F : 1.0F)), .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 3, 1);
+  options.behaviour = {{.fit_seconds = 1.5}, {.fit_seconds = 1}, {.fit_seconds = 1}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(3);
+  strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 0.5}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  EXPECT_EQ(rounds.run().updates, 2);
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
+  const RoundReport second = rounds.run();
+  EXPECT_EQ(second.repeats, 1);
+  EXPECT_EQ(second.late, 1);
+  EXPECT_EQ(second.updates, 3);
+  EXPECT_FLOAT_EQ(number_in(rounds.parameters()), 1 + (1 + 1 + 0.5F * 6) / 2.5F);
+}
+
+TEST(FederatedRounds, CountWhatComesInARepetitionOfTheirRoundInFull) {
+  // The last two never make the deadline, and are of the same model when they come.
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 4);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 5}, {.fit_seconds = 9}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(4);
+  strategy.round = Synchronous{.replies = 3, .deadline = 2, .late = Discount{}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport first = rounds.run();
+  EXPECT_EQ(first.updates, 3);
+  EXPECT_EQ(first.late, 0);
+  EXPECT_EQ(first.asked, 4);
+  EXPECT_EQ(first.repeats, 2);
+  EXPECT_EQ(first.seconds, 5.0);
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);  // 0, 1 and 2
+}
+
+TEST(FederatedRounds, TakeOneUpdateOfAClientHoweverOftenTheyRepeat) {
+  // Three who often fail, and one who is always late.
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 4);
+  options.behaviour = {{.fit_seconds = 0.1, .failure = 0.6},
+                       {.fit_seconds = 0.1, .failure = 0.6},
+                       {.fit_seconds = 0.1, .failure = 0.6},
+                       {.fit_seconds = 1.5}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(4);
+  strategy.round = Synchronous{.replies = 3, .deadline = 1, .late = Discount{}, .max_repeats = 1000};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  for (int round = 0; round < 30; ++round) {
+    const RoundReport report = rounds.run();
+    EXPECT_LE(report.late, 1);
+    EXPECT_LE(report.updates, 4);
+  }
+}
+
+TEST(FederatedRounds, DoNotWaitForAStragglerOfAnEarlierRoundWhereOthersCanBeAsked) {
+  // Client 0 is still at work for the first round when half of the others fail, each once in a round.
+  std::mutex mutex;
+  std::set<std::pair<std::int64_t, std::int64_t>> failed;
+  Script script;
+  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
+    const std::lock_guard lock(mutex);
+    if (instructions.round > 1 && client % 2 == 1 && failed.insert({instructions.round, client}).second)
+      throw std::runtime_error("not now");
+    return FitResult{.parameters = given, .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 12);
+  for (int i = 0; i < 12; ++i) options.behaviour.push_back({.fit_seconds = i == 0 ? 1e6 : 1});
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(12);
+  strategy.round = Synchronous{.replies = 7};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  for (int round = 1; round <= 10; ++round) EXPECT_EQ(rounds.run().repeats, round == 1 ? 0 : 1);
+  EXPECT_LT(clients.now(), 100);
+}
+
 // --- updates that are no good ---
 
 TEST(FederatedRounds, RefuseBadUpdatesAndGoOn) {
@@ -267,8 +414,8 @@ TEST(FederatedRounds, RefuseBadUpdatesAndGoOn) {
   ParameterSet long_one;
   long_one.add({.name = "x", .shape = {2}});
   const std::vector<Bad> cases = {
-      {{.parameters = one_number(NAN), .rows = 1}, "\"x\" has numbers that are infinite or none"},
-      {{.parameters = one_number(INFINITY), .rows = 1}, "\"x\" has numbers that are infinite or none"},
+      {{.parameters = one_number(NAN), .rows = 1}, "\"x\" has numbers that are infinite or not a number"},
+      {{.parameters = one_number(INFINITY), .rows = 1}, "\"x\" has numbers that are infinite or not a number"},
       {{.parameters = {}, .rows = 1}, "its update does not fit"},
       {{.parameters = two, .rows = 1}, "its update does not fit"},
       {{.parameters = long_one, .rows = 1}, "its update does not fit"},
@@ -321,6 +468,46 @@ TEST(FederatedRounds, BearHostileClientsWithRulesThatDo) {
     EXPECT_NEAR(learnt(rule), 1.0F, 0.05F);
 }
 
+TEST(FederatedRounds, RefuseRulesThatWouldLeaveNothingOut) {
+  const Script script;
+  SimulatedClients clients(clients_of(script, 12));
+  const auto why = [&](const strategy::FederatedAggregation& rule, const strategy::FederatedRound& round) {
+    Federated strategy = for_clients(12);
+    strategy.aggregation = rule;
+    strategy.round = round;
+    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
+  };
+  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 4}),
+            "TrimmedMean: expected at least 5 updates, of which 0.2 leaves one out, found 4");
+  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 5}), "(no error)");
+  EXPECT_EQ(why(strategy::MultiKrum{.byzantine = 4, .keep = 12}, Synchronous{}),
+            "MultiKrum: expected to keep at most 8 of 12 updates, 4 of which may be hostile, found 12");
+  EXPECT_EQ(why(strategy::Krum{.byzantine = 4}, Synchronous{.replies = 5}),
+            "Krum: expected at least 11 updates, for 4 that may be hostile, found 5");
+  EXPECT_EQ(why(strategy::Median{}, Buffered{.replies = 13}),
+            "a change is made of 13 updates, each of another client, and there are 12 clients");
+}
+
+TEST(FederatedRounds, EndBeforeTheModelIsNoLongerFinite) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet&, const FitInstructions&) {
+    return FitResult{.parameters = one_number(3e38F), .rows = 1};
+  };
+  SimulatedClients clients(clients_of(script, 2));
+  Federated strategy = for_clients(2);
+  strategy.aggregation = strategy::FedAvgM{.momentum = 0.9, .lr = 1};
+  FederatedRounds rounds(one_number(-3e38F), clients, {.strategy = strategy});
+  (void)rounds.run();
+  try {
+    (void)rounds.run();
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("round 2: \"x\" would no longer have finite numbers"));
+  }
+  EXPECT_EQ(rounds.finished(), 1);
+  EXPECT_TRUE(std::isfinite(number_in(rounds.parameters())));
+}
+
 // --- who is asked ---
 
 TEST(FederatedRounds, AskThoseWithTheHighestLoss) {
@@ -341,6 +528,28 @@ TEST(FederatedRounds, AskThoseWithTheHighestLoss) {
   FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
   (void)rounds.run();
   EXPECT_EQ(trained, (std::set<std::int64_t>{8, 9}));
+}
+
+TEST(FederatedRounds, ChooseAmongTheCandidatesWhoAnswer) {
+  std::mutex mutex;
+  std::set<std::int64_t> trained;
+  Script script;
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    if (client >= 8) throw std::runtime_error("no rows");
+    return ClientEvaluation{.rows = 1, .loss = static_cast<double>(client)};
+  };
+  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    const std::lock_guard lock(mutex);
+    trained.insert(client);
+    return FitResult{.parameters = given, .rows = 1};
+  };
+  SimulatedClients clients(clients_of(script, 10));
+  Federated strategy = for_clients(10);
+  strategy.client_selection = strategy::PowerOfChoice{.fraction = 0.2, .candidates = 1};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  EXPECT_EQ(rounds.run().problems,
+            (std::vector<std::string>{"client 8 could not evaluate: no rows", "client 9 could not evaluate: no rows"}));
+  EXPECT_EQ(trained, (std::set<std::int64_t>{6, 7}));
 }
 
 TEST(FederatedRounds, RefuseWhatCouldNeverEnd) {
@@ -399,6 +608,26 @@ TEST(BufferedRounds, DropWhatIsTooOld) {
   for (int i = 0; i < 20; ++i) dropped += rounds.run().dropped;
   EXPECT_EQ(dropped, 1);
   EXPECT_EQ(number_in(rounds.parameters()), 0.0F);
+}
+
+TEST(BufferedRounds, CountAClientOnceWhereEachCountsAsOne) {
+  // The first answers ten times while the others answer once.
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1000.0F : 1.0F)), .rows = 1};
+  };
+  SimulatedClientsOptions options = clients_of(script, 5);
+  options.behaviour = {
+      {.fit_seconds = 0.1}, {.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(5);
+  strategy.aggregation = strategy::Median{};
+  strategy.round = Buffered{.replies = 3, .staleness_exponent = 0};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(report.updates, 3);
+  EXPECT_GE(report.dropped, 5);
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
 }
 
 // --- the same bits ---
@@ -491,325 +720,6 @@ TEST(FederatedRounds, GoOnFromACheckpointToTheBit) {
         EXPECT_TRUE(others.state_of(client) == clients.state_of(client)) << client;
     }
   }
-}
-
-// --- clients that are simulated ---
-
-TEST(SimulatedClients, KeepWhatTheySayBetweenRounds) {
-  const Script script;
-  SimulatedClients clients(clients_of(script, 3));
-  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
-  for (int i = 0; i < 4; ++i) (void)rounds.run();
-  for (std::int64_t client = 0; client < 3; ++client)
-    EXPECT_EQ(clients.state_of(client).at("state/rounds").values<std::int64_t>()[0], 4);
-}
-
-TEST(SimulatedClients, AreOnlyThereWhileTheyAreAsked) {
-  std::atomic<int> alive = 0;
-  std::atomic<int> most = 0;
-  struct Counted final : FederatedClient {
-    Counted(std::atomic<int>& how_many, std::atomic<int>& most_of_them) : alive(how_many) {
-      const int now = ++alive;
-      int before = most_of_them;
-      while (now > before && !most_of_them.compare_exchange_weak(before, now)) {
-      }
-    }
-    ~Counted() override { --alive; }
-    FitResult fit(const ParameterSet& given, const FitInstructions&) override {
-      return {.parameters = given, .rows = 1};
-    }
-    ClientEvaluation evaluate(const ParameterSet&) override { return {}; }
-    std::atomic<int>& alive;
-  };
-  SimulatedClients clients({.clients = std::vector<ClientInfo>(200),
-                            .make = [&](std::int64_t) { return std::make_unique<Counted>(alive, most); },
-                            .threads = 3});
-  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(200)});
-  (void)rounds.run();
-  EXPECT_LE(most, 3);
-}
-
-TEST(SimulatedClients, ThatHangEndTheRunWithinTheDeadline) {
-  auto let_go = std::make_shared<std::atomic<bool>>(false);
-  auto script = std::make_shared<Script>();  // outlives the threads that hang
-  script->fit = [let_go](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
-    while (client == 1 && !*let_go) std::this_thread::sleep_for(1ms);
-    return FitResult{.parameters = given, .rows = 1};
-  };
-  {
-    SimulatedClientsOptions options = clients_of(*script, 3);
-    options.make = [script](std::int64_t client) { return std::make_unique<ScriptedClient>(*script, client); };
-    options.deadline = 100ms;
-    SimulatedClients clients(std::move(options));
-    FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
-    try {
-      (void)rounds.run();
-      FAIL() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(error.what()), "client 1 has not answered within 0.1 s");
-    }
-  }
-  *let_go = true;
-}
-
-TEST(SimulatedClients, RefuseWhatCannotBe) {
-  const Script script;
-  EXPECT_EQ(usage_error([&] { SimulatedClients clients(clients_of(script, 0)); }),
-            "expected at least one client, found 0");
-  EXPECT_EQ(usage_error([&] { SimulatedClients clients(clients_of(script, 2, 0)); }),
-            "expected at least one thread, found 0");
-  SimulatedClientsOptions options = clients_of(script, 2);
-  options.behaviour.resize(3);
-  EXPECT_EQ(usage_error([&] { SimulatedClients clients(std::move(options)); }),
-            "expected a behaviour for each of 2 clients, found 3");
-  SimulatedClients clients(clients_of(script, 2));
-  const auto model = std::make_shared<const ParameterSet>(one_number(0));
-  EXPECT_EQ(usage_error([&] { clients.ask({.client = 2, .parameters = model}); }),
-            "there is no client 2: expected 0 to 1");
-  clients.ask({.client = 1, .parameters = model});
-  EXPECT_EQ(usage_error([&] { clients.ask({.client = 1, .parameters = model}); }),
-            "client 1 is asked for a fit while it has one to do");
-}
-
-TEST(SimulatedClients, EvaluateWhileOthersTrain) {
-  Script script;
-  script.evaluate = [](std::int64_t client, const ParameterSet& given) {
-    return ClientEvaluation{
-        .rows = client + 1, .loss = number_in(given), .metrics = {{"m", static_cast<double>(client)}}};
-  };
-  SimulatedClientsOptions options = clients_of(script, 3);
-  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2}, {.fit_seconds = 3}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(3);
-  strategy.round = Buffered{.replies = 1};
-  FederatedRounds rounds(one_number(4), clients, {.strategy = strategy});
-  (void)rounds.run();
-  const ClientEvaluation evaluation = rounds.evaluate({0, 1, 2});
-  EXPECT_EQ(evaluation.rows, 6);
-  EXPECT_EQ(evaluation.loss, number_in(rounds.parameters()));
-  EXPECT_DOUBLE_EQ(evaluation.metrics.at(0).value, (0 * 1 + 1 * 2 + 2 * 3) / 6.0);
-  EXPECT_EQ(clients.now(), 1.0);
-}
-
-TEST(SimulatedClients, ThatCannotEvaluateAreLeftOutAndTold) {
-  Script script;
-  script.evaluate = [](std::int64_t client, const ParameterSet&) {
-    if (client != 1) throw std::runtime_error("no rows");
-    return ClientEvaluation{.rows = 5, .loss = 0.5};
-  };
-  SimulatedClients clients(clients_of(script, 3));
-  FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(3)});
-  std::vector<std::string> problems;
-  EXPECT_EQ(rounds.evaluate({0, 1, 2}, &problems).loss, 0.5);
-  EXPECT_EQ(problems,
-            (std::vector<std::string>{"client 0 could not evaluate: no rows", "client 2 could not evaluate: no rows"}));
-  try {
-    (void)rounds.evaluate({0, 2});
-    ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "none of 2 clients could evaluate; client 0 could not evaluate: no rows");
-  }
-}
-
-TEST(SimulatedClients, MultiplyTheirChangesWhereTheyAreHostile) {
-  Script script;
-  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
-    return FitResult{.parameters = one_number(number_in(given) + 1), .rows = 1};
-  };
-  for (const Compression& compression : {Compression(NoCompression{}), Compression(Float16{})}) {
-    SimulatedClientsOptions options = clients_of(script, 2);
-    options.behaviour = {{}, {.update_factor = -10}};
-    options.compression = compression;
-    SimulatedClients clients(std::move(options));
-    FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(2)});
-    (void)rounds.run();
-    EXPECT_EQ(number_in(rounds.parameters()), 4 + (1 - 10) / 2.0F);
-  }
-}
-
-TEST(FederatedRounds, KeepLateUpdatesWhereARoundIsRepeated) {
-  // Client 0 is late for round 1, and comes in while round 2 fails for the first time.
-  std::atomic<int> failures = 0;
-  Script script;
-  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
-    if (client != 0 && instructions.round == 2 && failures < 2) {
-      ++failures;
-      throw std::runtime_error("not now");
-    }
-    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 6.0F : 1.0F)), .rows = 1};
-  };
-  SimulatedClientsOptions options = clients_of(script, 3, 1);
-  options.behaviour = {{.fit_seconds = 1.5}, {.fit_seconds = 1}, {.fit_seconds = 1}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(3);
-  strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 0.5}};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  EXPECT_EQ(rounds.run().updates, 2);
-  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
-  const RoundReport second = rounds.run();
-  EXPECT_EQ(second.repeats, 1);
-  EXPECT_EQ(second.late, 1);
-  EXPECT_EQ(second.updates, 3);
-  EXPECT_FLOAT_EQ(number_in(rounds.parameters()), 1 + (1 + 1 + 0.5F * 6) / 2.5F);
-}
-
-TEST(FederatedRounds, CountTheRowsThatWereComputedWith) {
-  Script script;
-  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
-    return FitResult{.parameters = given, .rows = 3, .trained = 12};
-  };
-  SimulatedClients clients(clients_of(script, 2));
-  FederatedRounds rounds(one_number(4), clients, {.strategy = for_clients(2)});
-  EXPECT_EQ(rounds.run().rows, 24);
-}
-
-TEST(FederatedRounds, CountWhatComesInARepetitionOfTheirRoundInFull) {
-  // The last two never make the deadline, and are of the same model when they come.
-  const Script script;
-  SimulatedClientsOptions options = clients_of(script, 4);
-  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 5}, {.fit_seconds = 9}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(4);
-  strategy.round = Synchronous{.replies = 3, .deadline = 2, .late = Discount{}};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  const RoundReport first = rounds.run();
-  EXPECT_EQ(first.updates, 3);
-  EXPECT_EQ(first.late, 0);
-  EXPECT_EQ(first.asked, 4);
-  EXPECT_EQ(first.repeats, 2);
-  EXPECT_EQ(first.seconds, 5.0);
-  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);  // 0, 1 and 2
-}
-
-TEST(FederatedRounds, TakeOneUpdateOfAClientHoweverOftenTheyRepeat) {
-  // Three who often fail, and one who is always late.
-  const Script script;
-  SimulatedClientsOptions options = clients_of(script, 4);
-  options.behaviour = {{.fit_seconds = 0.1, .failure = 0.6},
-                       {.fit_seconds = 0.1, .failure = 0.6},
-                       {.fit_seconds = 0.1, .failure = 0.6},
-                       {.fit_seconds = 1.5}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(4);
-  strategy.round = Synchronous{.replies = 3, .deadline = 1, .late = Discount{}, .max_repeats = 1000};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  for (int round = 0; round < 30; ++round) {
-    const RoundReport report = rounds.run();
-    EXPECT_LE(report.late, 1);
-    EXPECT_LE(report.updates, 4);
-  }
-}
-
-TEST(FederatedRounds, DoNotWaitForAStragglerOfAnEarlierRoundWhereOthersCanBeAsked) {
-  // Client 0 is still at work for the first round when half of the others fail, each once in a round.
-  std::mutex mutex;
-  std::set<std::pair<std::int64_t, std::int64_t>> failed;
-  Script script;
-  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
-    const std::lock_guard lock(mutex);
-    if (instructions.round > 1 && client % 2 == 1 && failed.insert({instructions.round, client}).second)
-      throw std::runtime_error("not now");
-    return FitResult{.parameters = given, .rows = 1};
-  };
-  SimulatedClientsOptions options = clients_of(script, 12);
-  for (int i = 0; i < 12; ++i) options.behaviour.push_back({.fit_seconds = i == 0 ? 1e6 : 1});
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(12);
-  strategy.round = Synchronous{.replies = 7};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  for (int round = 1; round <= 10; ++round) EXPECT_EQ(rounds.run().repeats, round == 1 ? 0 : 1);
-  EXPECT_LT(clients.now(), 100);
-}
-
-TEST(FederatedRounds, EndBeforeTheModelIsNoLongerFinite) {
-  Script script;
-  script.fit = [](std::int64_t, const ParameterSet&, const FitInstructions&) {
-    return FitResult{.parameters = one_number(3e38F), .rows = 1};
-  };
-  SimulatedClients clients(clients_of(script, 2));
-  Federated strategy = for_clients(2);
-  strategy.aggregation = strategy::FedAvgM{.momentum = 0.9, .lr = 1};
-  FederatedRounds rounds(one_number(-3e38F), clients, {.strategy = strategy});
-  (void)rounds.run();
-  try {
-    (void)rounds.run();
-    ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with("round 2: \"x\" would no longer have finite numbers"));
-  }
-  EXPECT_EQ(rounds.finished(), 1);
-  EXPECT_TRUE(std::isfinite(number_in(rounds.parameters())));
-}
-
-TEST(FederatedRounds, RefuseRulesThatWouldLeaveNothingOut) {
-  const Script script;
-  SimulatedClients clients(clients_of(script, 12));
-  const auto why = [&](const strategy::FederatedAggregation& rule, const strategy::FederatedRound& round) {
-    Federated strategy = for_clients(12);
-    strategy.aggregation = rule;
-    strategy.round = round;
-    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
-  };
-  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 4}),
-            "TrimmedMean: expected at least 5 updates, of which 0.2 leaves one out, found 4");
-  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 5}), "(no error)");
-  EXPECT_EQ(why(strategy::MultiKrum{.byzantine = 4, .keep = 12}, Synchronous{}),
-            "MultiKrum: expected to keep at most 8 of 12 updates, 4 of which may be hostile, found 12");
-  EXPECT_EQ(why(strategy::Krum{.byzantine = 4}, Synchronous{.replies = 5}),
-            "Krum: expected at least 11 updates, for 4 that may be hostile, found 5");
-  EXPECT_EQ(why(strategy::Median{}, Buffered{.replies = 13}),
-            "a change is made of 13 updates, each of another client, and there are 12 clients");
-}
-
-TEST(BufferedRounds, CountAClientOnceWhereEachCountsAsOne) {
-  // The first answers ten times while the others answer once.
-  Script script;
-  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
-    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1000.0F : 1.0F)), .rows = 1};
-  };
-  SimulatedClientsOptions options = clients_of(script, 5);
-  options.behaviour = {
-      {.fit_seconds = 0.1}, {.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(5);
-  strategy.aggregation = strategy::Median{};
-  strategy.round = Buffered{.replies = 3, .staleness_exponent = 0};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  const RoundReport report = rounds.run();
-  EXPECT_EQ(report.updates, 3);
-  EXPECT_GE(report.dropped, 5);
-  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
-}
-
-TEST(FederatedRounds, LeaveOutEvaluationsThatCannotBe) {
-  Script script;
-  script.evaluate = [](std::int64_t client, const ParameterSet&) {
-    return ClientEvaluation{.rows = client == 1 ? std::int64_t{1} << 62 : 2, .loss = client == 2 ? std::nan("") : 0.25};
-  };
-  SimulatedClients clients(clients_of(script, 3));
-  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(3)});
-  std::vector<std::string> problems;
-  const ClientEvaluation evaluation = rounds.evaluate({0, 1, 2}, &problems);
-  EXPECT_EQ(evaluation.rows, 2);
-  EXPECT_EQ(evaluation.loss, 0.25);
-  EXPECT_EQ(problems.size(), 2U);
-  EXPECT_TRUE(std::isnan(rounds.evaluate({2}).loss));
-}
-
-TEST(SimulatedClients, RefuseBehaviourThatCannotBe) {
-  const Script script;
-  for (const ClientBehaviour& its : {ClientBehaviour{.fit_seconds = std::nan("")}, ClientBehaviour{.fit_seconds = -1},
-                                     ClientBehaviour{.dropout = 1.5}, ClientBehaviour{.failure = -0.1}}) {
-    SimulatedClientsOptions options = clients_of(script, 1);
-    options.behaviour = {its};
-    EXPECT_NE(usage_error([&] { SimulatedClients clients(options); }).find("client 0 cannot behave like this"),
-              std::string::npos);
-  }
-  SimulatedClientsOptions options = clients_of(script, 1);
-  options.is_trained = {true, false};
-  SimulatedClients clients(std::move(options));
-  EXPECT_EQ(usage_error([&] { (void)clients.ask({.parameters = std::make_shared<ParameterSet>(one_number(1))}); }),
-            "is_trained: expected one for each of 1 arrays, found 2");
 }
 
 }  // namespace

@@ -337,6 +337,47 @@ TEST(FederatedTrain, TheResolvedRunIsTheSameRun) {
   }
 }
 
+// How many clients there are is in the strategy alone, unless groups count them.
+TEST(FederatedTrain, TheResolvedRunCanBeGivenMoreClients) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run", federated(6, 1));
+  const auto counts_with = [&](const Json& clients) {
+    if (!clients.is_null()) document["clients"] = clients;
+    Json resolved = *read_small(document).resolved;
+    resolved["graph"]["strategy"]["num_clients"] = 8;
+    std::vector<std::int64_t> counts;
+    for (const ClientGroup& group : read_small(resolved).clients) counts.push_back(group.count);
+    return counts;
+  };
+  EXPECT_EQ(counts_with(nullptr), (std::vector<std::int64_t>{8}));
+  EXPECT_EQ(counts_with({{{"speed", 3}}}), (std::vector<std::int64_t>{8}));
+  EXPECT_EQ(counts_with({{{"count", 4}}, {{"speed", 3}}}), (std::vector<std::int64_t>{4, 4}));
+  EXPECT_THAT(usage_error([&] {
+                (void)counts_with({{{"count", 4}}, {{"count", 2}}});
+              }),
+              HasSubstr("the groups have 6 clients, and num_clients is 8"));
+}
+
+TEST(FederatedTrain, TheScheduleOfTheRateReachesItsEndAfterTheLastRound) {
+  const ScratchFolder scratch;
+  const auto rates_with = [&](const char* schedule) {
+    Json document = federated_run(scratch / "run", federated(3, 4));
+    document["optimizer"] = {{"name", "sgd"}, {"lr", 1}};
+    document["schedule"] = {{"name", schedule}};
+    std::vector<double> rates;
+    for (const auto& round : train_small(read_small(document)).told->of<event::StepEnded>()) rates.push_back(round.lr);
+    return rates;
+  };
+  const auto linear = rates_with("linear");
+  const auto cosine = rates_with("cosine");
+  ASSERT_EQ(linear.size(), 4U);
+  ASSERT_EQ(cosine.size(), 4U);
+  for (std::size_t round = 0; round < 4; ++round) {
+    EXPECT_NEAR(linear[round], 1 - static_cast<double>(round) / 4, 1e-12);
+    EXPECT_NEAR(cosine[round], (1 + std::cos(std::acos(-1.0) * static_cast<double>(round) / 4)) / 2, 1e-12);
+  }
+}
+
 TEST(FederatedTrain, EveryRuleLearns) {
   const ScratchFolder scratch;
   const std::vector<Json> rules{{{"method", "FedAvg"}},
@@ -397,12 +438,33 @@ TEST(FederatedTrain, PersonalLayersStayWithTheirClient) {
     EXPECT_TRUE(std::ranges::equal(arrays.at(name).bytes(), of_clients[0].at(name).bytes())) << name;
   }
   EXPECT_TRUE(std::ranges::equal(of_clients[2].at("hidden.weight").bytes(), of_clients[0].at("hidden.weight").bytes()));
-  EXPECT_THAT(usage_error([&] { (void)weights_in(trained.result.last_checkpoint, 3); }),
-              HasSubstr("there is no client 3 with parameters of its own"));
+  EXPECT_EQ(usage_error([&] { (void)weights_in(trained.result.last_checkpoint, 3); }),
+            "there is no client 3, expected 0 to 2");
   // The server has no whole model, so clients tell the best.
   EXPECT_EQ(trained.result.best.of, "clients accuracy");
   for (const auto& evaluation : trained.told->of<event::EvaluationEnded>())
     EXPECT_TRUE(evaluation.split == "clients" || !evaluation.is_best);
+}
+
+TEST(FederatedTrain, SaysWhyAClientHasNoLayersOfItsOwn) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run",
+                                federated(6, 1, {{"client_selection", {{"method", "Random"}, {"fraction", 0.34}}}}));
+  const auto shared = train_small(read_small(document)).result.last_checkpoint;
+  EXPECT_EQ(usage_error([&] { (void)weights_in(shared, 5); }),
+            "the run has no layers that stay on clients: all of them have the server's");
+  EXPECT_EQ(usage_error([&] { (void)weights_in(shared, 6); }), "there is no client 6, expected 0 to 5");
+  document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+  const auto personal = train_small(read_small(document)).result.last_checkpoint;
+  int never_asked = 0;
+  for (int client = 1; client < 6; ++client) {
+    const std::string why = usage_error([&] { (void)weights_in(personal, client); });
+    if (why == "client " + std::to_string(client) + " was never asked, so that it has no layers of its own yet")
+      ++never_asked;
+    else
+      EXPECT_EQ(why, "(no error)");
+  }
+  EXPECT_GE(never_asked, 3);  // two were asked
 }
 
 TEST(FederatedTrain, FedProxLeavesPersonalLayersAlone) {
@@ -461,6 +523,40 @@ TEST(FederatedTrain, RefusesTheCheckpointOfAnotherRun) {
               HasSubstr("the checkpoint is not of this run"));
 }
 
+TEST(FederatedTrain, SaysWhatOfTheStrategyHasChangedSinceTheCheckpoint) {
+  struct Change {
+    Json strategy;
+    std::string told;  // nothing, where it is empty
+  };
+  const std::vector<Change> changes{
+      {{{"rounds", 4}}, ""},
+      {{{"threads", 1}}, ""},
+      {{{"max_update_norm", 0}}, ""},  // as it was
+      {{{"local", {{"epochs", 1}}}}, ""},
+      {{{"aggregation", {{"method", "FedAvgM"}}}}, "aggregation"},
+      {{{"local", {{"epochs", 2}}}}, "local"},
+      {{{"compression", "Float16"}}, "compression"},
+      {{{"round", {{"method", "Synchronous"}, {"replies", 3}}}}, "round"},
+      {{{"client_selection", {{"method", "Random"}, {"fraction", 0.5}}}}, "client_selection"},
+      {{{"inner", data_parallel(2)}}, "inner"},
+      {{{"max_update_norm", 1000}}, "max_update_norm"},
+      {{{"num_clients", 7}}, "num_clients"},
+      {{{"threads", 1}, {"local", {{"steps", 2}}}, {"max_update_norm", 1000}}, "local, graph.strategy.max_update_norm"},
+  };
+  for (const Change& change : changes) {
+    SCOPED_TRACE(change.strategy.dump());
+    const ScratchFolder scratch;
+    (void)train_small(read_small(federated_run(scratch / "run", federated(6, 3))), {.interrupt_at = 1});
+    const Trained resumed =
+        train_small(read_small(federated_run(scratch / "run", federated(6, 3, change.strategy))), {.resume = true});
+    const auto warned = resumed.told->of<event::Warned>();
+    ASSERT_EQ(warned.size(), change.told.empty() ? 0U : 1U);
+    if (change.told.empty()) continue;
+    EXPECT_EQ(warned[0].sentence,
+              "the run file has changed since the checkpoint was written: graph.strategy." + change.told);
+  }
+}
+
 TEST(FederatedTrain, BeginsWithTheWeightsThatItIsGiven) {
   const ScratchFolder scratch;
   Json document = federated_run(scratch / "first", federated(3, 2));
@@ -511,6 +607,41 @@ TEST(FederatedTrain, WarnsOfRoundsThatWillBeRepeated) {
   document["clients"] = {{{"count", 6}}};
   document["graph"]["strategy"]["round"] = {{"method", "Synchronous"}, {"deadline", 4}};
   EXPECT_THAT(warnings(), Contains(HasSubstr("its deadline may leave some out")));
+}
+
+TEST(FederatedTrain, WarnsOfBatchesOfOneRowAndSaysWhatHelps) {
+  // Of 23 rows the two clients have 12 and 11.
+  const ScratchFolder scratch;
+  const auto warning_with = [&](int rows, int batch, bool drop_last, const Json& local) -> std::string {
+    Json document = federated_run(scratch / "run", federated(2, 1, {{"local", local}}));
+    document["data"]["rows"] = rows;
+    document["data"]["batch_size"] = batch;
+    document["data"]["drop_last"] = drop_last;
+    document["graph"]["strategy"]["round"] = {{"method", "Synchronous"}, {"replies", 1}, {"too_few", "end"}};
+    const auto told = std::make_shared<Told>();
+    Events events;
+    events.add(told);
+    try {
+      (void)train(read_small(document), events, {});
+    } catch (const Error&) {  // of clients that fail, as the warning says
+    }
+    for (const event::Warned& warned : told->of<event::Warned>()) {
+      if (warned.sentence.find("(batch_norm)") != std::string::npos) return warned.sentence;
+    }
+    return "";
+  };
+  const Json epoch{{"epochs", 1}};
+  EXPECT_EQ(warning_with(23, 5, false, epoch),
+            "'body.norm' (batch_norm) needs at least 2 rows, and 1 of 2 clients have a batch of 1: these will fail (1 "
+            "at the end of an epoch, where \"drop_last\": true in data leaves it out)");
+  EXPECT_EQ(warning_with(23, 5, true, epoch), "");
+  EXPECT_EQ(warning_with(23, 5, false, {{"steps", 2}}), "");  // it never comes to that batch
+  for (const bool drop_last : {false, true}) {
+    EXPECT_THAT(warning_with(3, 5, drop_last, epoch),
+                HasSubstr("1 of 2 clients have a batch of 1: these will fail (1 with one row in all, which drop_last "
+                          "keeps: fewer clients"));
+    EXPECT_THAT(warning_with(23, 1, drop_last, epoch), HasSubstr("these will fail (2 with a batch_size of 1)"));
+  }
 }
 
 TEST(FederatedTrain, TellsBeforehandWhatTravels) {

@@ -408,6 +408,23 @@ TEST_F(JsonFilePaths, AreWrittenAsTheyWereFound) {
   EXPECT_EQ(copy.at("here").file_path(), path("here/both.pt"));
 }
 
+TEST(JsonWithout, LeavesOutWhatStandsAtAPath) {
+  const JsonDocument document = JsonDocument::parse(kRun, "run.json");
+  const Json all = document.root().raw();
+  for (const char* path : {"nothing", "nothing.at.all", "graph.nodes[99].op", "graph.missing.units", "seed.deeper"})
+    EXPECT_EQ(document.without(path).root().raw(), all) << path;
+  Json expected = all;
+  expected.erase("seed");
+  EXPECT_EQ(document.without("seed").root().raw(), expected);
+  const JsonDocument with_more = document.with("optimizer.momentum", "0.9").with("optimizer.lr", "1");
+  EXPECT_EQ(with_more.without("optimizer.momentum").root().at("optimizer").keys(),
+            document.with("optimizer.lr", "1").root().at("optimizer").keys());
+  EXPECT_EQ(document.root().raw(), all);
+  EXPECT_THAT(usage_error([&] { (void)document.without(""); }), HasSubstr("the path is empty"));
+  EXPECT_THAT(usage_error([&] { (void)document.without("graph.nodes[0]"); }),
+              HasSubstr("an element of an array cannot be left out"));
+}
+
 TEST_F(JsonFilePaths, AreNotedFromSeveralThreads) {
   const JsonDocument document = JsonDocument::read_file(scratch_ / "run.json");
   std::vector<std::thread> threads;

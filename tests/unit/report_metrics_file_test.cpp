@@ -121,6 +121,33 @@ TEST(MetricsFile, TellsWhatIsLeftAtCheckpointsAndAtTheEnd) {
   EXPECT_THAT(steps_of(folder), ElementsAre(10, 15, 17));
 }
 
+TEST(MetricsFile, TellsEachGenerationOnceAlsoWhereARunRepeatsSome) {
+  const ScratchFolder folder;
+  const auto tell = [](MetricsFile& file, std::int64_t generation) {
+    file.on(event::MemberEvaluated{.generation = generation});
+    file.on(event::GenerationEnded{.generation = generation,
+                                   .seconds = 2.5,
+                                   .best_score = generation == 1 ? kNaN : 0.75,
+                                   .median_score = 0.5,
+                                   .took_over = 2,
+                                   .failed = 1});
+  };
+  {
+    MetricsFile file(folder.path());
+    file.on(event::RunStarted{.unit = "generation", .steps = 4});
+    for (const std::int64_t generation : {1, 2, 3}) tell(file, generation);
+    file.on(event::RunEnded{.step = 3});
+  }
+  EXPECT_THAT(lines_of(folder),
+              ElementsAre(R"({"step":1,"seconds":2.5,"best_score":null,"median_score":0.5,"took_over":2,"failed":1})",
+                          R"({"step":2,"seconds":2.5,"best_score":0.75,"median_score":0.5,"took_over":2,"failed":1})",
+                          R"({"step":3,"seconds":2.5,"best_score":0.75,"median_score":0.5,"took_over":2,"failed":1})"));
+  MetricsFile file(folder.path());
+  file.on(event::RunStarted{.unit = "generation", .first_step = 2, .steps = 4});
+  for (const std::int64_t generation : {3, 4}) tell(file, generation);
+  EXPECT_THAT(steps_of(folder), ElementsAre(1, 2, 3, 4));
+}
+
 TEST(MetricsFile, WritesNullForNumbersThatAreNotFinite) {
   const ScratchFolder folder;
   MetricsFile file(folder.path(), {.every_steps = 1});

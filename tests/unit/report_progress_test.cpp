@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -179,6 +180,113 @@ TEST(PlainProgress, SmoothsTheLossAndShowsOneThatIsNotFinite) {
   EXPECT_THAT(told.news(), HasSubstr("loss nan"));
   told.tell(step(4, 2));
   EXPECT_THAT(told.news(), HasSubstr("loss 2.0067"));
+}
+
+TEST(PlainProgress, ShowsTheLastRoundAsItIs) {
+  Told told({.mode = ProgressMode::plain, .seconds_between_lines = 0});
+  told.tell(event::RunStarted{.unit = "round", .steps = 2});
+  told.news();
+  told.tell(step(1, 3));
+  event::StepEnded last = step(2, 1);
+  last.metrics = {{"accuracy", 0.75}};
+  told.tell(last);
+  EXPECT_THAT(told.news(), HasSubstr("loss 1.0000  accuracy 0.7500"));
+  told.tell(event::RunEnded{.step = 2, .seconds = 1});
+  EXPECT_THAT(told.lines(), ElementsAre("finished at round 2, in 0:01, loss 1.0000"));
+}
+
+const event::RunStarted kPopulation{.unit = "generation", .steps = 4};
+
+event::GenerationEnded generation(std::int64_t number) {
+  return {.generation = number,
+          .seconds = 10 * static_cast<double>(number),
+          .score_name = "validation accuracy",
+          .best_score = 0.8712,
+          .best_member = 1,
+          .median_score = 0.5,
+          .took_over = number == 1 ? 0 : 2};
+}
+
+event::MemberEvaluated member(std::int64_t generation, std::int64_t number, double score) {
+  return {.generation = generation,
+          .member = number,
+          .score = score,
+          .failure = std::isfinite(score) ? "" : "no memory",
+          .hyper_parameters = {{"optimizer.lr", "0.125"}}};
+}
+
+TEST(PlainProgress, TellsEachGenerationAndAtTheEndTheMembersOfTheLast) {
+  Told told({.mode = ProgressMode::plain});
+  told.tell(kPopulation);
+  told.tell(member(1, 0, 0.5));
+  told.tell(member(1, 1, 0.8712));
+  told.tell(generation(1));
+  event::GenerationEnded second = generation(2);
+  second.failed = 1;
+  told.tell(member(2, 0, std::numeric_limits<double>::quiet_NaN()));
+  told.tell(member(2, 1, 0.8712));
+  told.tell(member(3, 1, 0.9));  // ahead of the other
+  told.tell(second);
+  told.tell(event::RunEnded{.reason = event::RunEnded::Reason::interrupted, .step = 2, .seconds = 20});
+  EXPECT_THAT(
+      told.lines(),
+      ElementsAre("generations  4", "generation 1  validation accuracy best 0.8712 (member 1)  median 0.5000",
+                  "generation 2  validation accuracy best 0.8712 (member 1)  median 0.5000  2 took over  1 failed",
+                  "member  score   from  optimizer.lr", "     1  0.8712     -  0.125", "     0  failed     -  0.125",
+                  "interrupted at generation 2, in 0:20, best validation accuracy 0.8712"));
+}
+
+TEST(PlainProgress, TellsNoScoresOfAGenerationWithoutAny) {
+  Told told({.mode = ProgressMode::plain});
+  told.tell(event::GenerationEnded{
+      .generation = 1, .score_name = "score", .best_score = std::numeric_limits<double>::quiet_NaN(), .failed = 2});
+  EXPECT_THAT(told.lines(), ElementsAre("generation 1  2 failed"));
+}
+
+TEST(QuietProgress, TellsOfAPopulationTheEndAlone) {
+  Told told({.mode = ProgressMode::quiet});
+  told.tell(kPopulation);
+  told.tell(member(1, 0, 0.5));
+  told.tell(generation(1));
+  EXPECT_THAT(told.lines(), IsEmpty());
+  told.tell(event::RunEnded{.step = 1, .seconds = 10});
+  EXPECT_THAT(told.lines(), ElementsAre("finished at generation 1, in 0:10, best validation accuracy 0.8712"));
+}
+
+TEST(TerminalProgress, CountsGenerations) {
+  Told told({.mode = ProgressMode::terminal, .width = 60});
+  told.tell(kPopulation);
+  told.news();
+  told.now += 30;
+  told.tell(member(1, 1, 0.8712));
+  EXPECT_EQ(told.news(), "");
+  told.tell(generation(1));
+  EXPECT_EQ(told.news(),
+            "generation 1  validation accuracy best 0.8712 (member 1)  median 0.5000\n"
+            "\r[==>          ]  1/4  validation accuracy 0.8712  1:30 left\x1b[K");
+  told.tell(event::RunEnded{.step = 1, .seconds = 30});
+  EXPECT_EQ(told.news(),
+            "\r\x1b[Kmember  score   from  optimizer.lr\n     1  0.8712     -  0.125\n"
+            "finished at generation 1, in 0:30, best validation accuracy 0.8712\n");
+}
+
+TEST(JsonProgress, HasHyperParametersAsTheyAre) {
+  Told told({.mode = ProgressMode::json});
+  told.tell(event::MemberEvaluated{.generation = 2,
+                                   .member = 3,
+                                   .score = 0.5,
+                                   .parent = 1,
+                                   .hyper_parameters = {{"optimizer.lr", "0.125"}, {"optimizer.name", R"("adam")"}},
+                                   .measured = {{"loss", 2}},
+                                   .is_best = true});
+  told.tell(member(2, 4, std::numeric_limits<double>::quiet_NaN()));
+  told.tell(generation(2));
+  EXPECT_THAT(
+      told.lines(),
+      ElementsAre(
+          R"({"event":"member_evaluated","generation":2,"member":3,"score":0.5,"failure":"","parent":1,"hyper_parameters":{"optimizer.lr":0.125,"optimizer.name":"adam"},"measured":{"loss":2.0},"is_best":true})",
+          R"({"event":"member_evaluated","generation":2,"member":4,"score":null,"failure":"no memory","parent":null,"hyper_parameters":{"optimizer.lr":0.125},"measured":{},"is_best":false})",
+          R"({"event":"generation_ended","generation":2,"seconds":20.0,"score_name":"validation accuracy","higher_is_better":true,"best_score":0.8712,"best_member":1,"median_score":0.5,"took_over":2,"failed":0})"));
 }
 
 TEST(QuietProgress, TellsWarningsAndTheEnd) {

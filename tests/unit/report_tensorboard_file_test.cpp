@@ -206,6 +206,23 @@ TEST(TensorBoardFile, HoldsStepsAndEvaluations) {
               ElementsAre(Scalar{"train/loss", 4.0F}, Scalar{"train/lr", 0.25F}, Scalar{"train/accuracy", 2.0F}));
 }
 
+TEST(TensorBoardFile, HoldsGenerations) {
+  const ScratchFolder folder;
+  TensorBoardFile file(folder.path(), {.wall_time = at_some_time});
+  file.on(event::RunStarted{.unit = "generation"});
+  file.on(event::MemberEvaluated{.generation = 3});
+  file.on(event::GenerationEnded{
+      .generation = 3, .seconds = 2.5, .best_score = 0.75, .median_score = 0.5, .took_over = 2, .failed = 1});
+  file.on(event::RunEnded{.step = 3});
+  const std::vector<Read> events = events_in(folder.path());
+  ASSERT_THAT(events, SizeIs(3));
+  EXPECT_EQ(events[2].step, 3u);
+  EXPECT_THAT(events[2].scalars,
+              ElementsAre(Scalar{"population/best_score", 0.75F}, Scalar{"population/median_score", 0.5F},
+                          Scalar{"population/took_over", 2.0F}, Scalar{"population/failed", 1.0F},
+                          Scalar{"population/seconds", 2.5F}));
+}
+
 TEST(TensorBoardFile, HoldsNumbersAsTheyAre) {
   const ScratchFolder folder;
   TensorBoardFile file(folder.path(), {.every_steps = 1});

@@ -3,10 +3,11 @@ if(TUTTI_WITH_TORCH)
   tutti_test(unit/train_tests LINKS tutti_train TORCH TIMEOUT 1200
              SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/federated_train_test.cpp unit/model_parallel_test.cpp
                      unit/model_parallel_faults_test.cpp unit/model_parallel_graphs_test.cpp
-                     unit/model_parallel_replicas_test.cpp unit/pipeline_forecast_test.cpp unit/trainer_test.cpp)
+                     unit/model_parallel_replicas_test.cpp unit/pipeline_forecast_test.cpp unit/population_train_test.cpp
+                     unit/trainer_test.cpp)
   target_compile_definitions(unit_train_tests PRIVATE TUTTI_VECTORS="${CMAKE_CURRENT_SOURCE_DIR}/vectors")
   if(NOT TUTTI_SANITIZE)
-    foreach(script federated_command_test.sh train_command_test.sh train_examples_test.sh train_files_test.sh)
+    foreach(script federated_command_test.sh population_command_test.sh train_command_test.sh train_examples_test.sh train_files_test.sh)
       string(REPLACE _test.sh "" name ${script})
       add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/${script} $<TARGET_FILE:tutti>)
       set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS unit TIMEOUT 600)

@@ -150,8 +150,6 @@ beside refused 2 "targets.npy: expected 6 rows, as many as inputs.npy has, found
 # Strategies that nothing carries out.
 for strategy in \
   '{"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}}' \
-  '{"type": "PopulationBased", "population_size": 4, "generations": 2, "exploit": {"method": "Truncation", "fraction": 0.25},
-    "explore": {"method": "Resample"}}' \
   '{"type": "Custom", "coordinator": "gossip"}'; do
   beside refused 2 "nothing carries this strategy out yet: " train "$iris" "${never[@]}" --set "graph.strategy=$strategy"
 done
@@ -215,6 +213,8 @@ resumed() {
   expect 0 "warning: there is nothing to resume in resumed: beginning" tutti train "$iris" --output resumed --set train.epochs=1 --resume
   expect 0 "all 8 steps were taken before" tutti train "$iris" --output resumed --set train.epochs=1 --resume
   expect 0 "steps     16 of 16 rows, of which 8 were taken before" tutti train "$iris" --output resumed --set train.epochs=2 --resume
+  expect 0 "16 steps were taken before, and the run has 8: nothing was left to do" \
+    tutti train "$iris" --output resumed --set train.epochs=1 --resume
   refused 2 "the checkpoint is not of this run: 'hidden.weight' is [16, 4] there, expected [5, 4]" \
     train "$iris" --output resumed --set train.epochs=3 --resume --set graph.hidden.units=5
 }

@@ -26,6 +26,8 @@ for file in "$root"/examples/*.json; do
   expect 0 "train  " "$tutti" check "$file" --quick
   steps=4 unit=step short='train={"steps": 4}'
   grep -q '"Federated"' "$file" && steps=2 unit=round short='graph.strategy.rounds=2'
+  grep -q '"PopulationBased"' "$file" && steps=2 unit=generation short='graph.strategy={"type": "PopulationBased", "population_size": 3,
+    "generations": 2, "exploit": {"method": "Binary", "threshold": 0}, "explore": {"method": "Resample"}, "generation": {"steps": 4}}'
   expect 0 "finished at $unit $steps" "$tutti" train "$file" --set "$short" --output "$name"
   expect 0 "\"step\":$steps," tail -n 1 "$name/metrics.jsonl"
   # What it says of itself.

@@ -161,7 +161,7 @@ const std::vector<Forms>& every_form() {
       {PopulationBased{.population_size = 8, .generations = 20},
        R"({"type":"PopulationBased","population_size":8,"generations":20,)"
        R"("exploit":{"method":"Truncation","fraction":0.2},"explore":{"method":"Perturbation","factor":0.2}})",
-       "PopulationBased: 8 members, 20 generations, Truncation (fraction 0.2), Perturbation (factor 0.2)"},
+       "PopulationBased: 8 members, 20 generations of 1 epoch, Truncation (fraction 0.2), Perturbation (factor 0.2)"},
       {PopulationBased{.population_size = 1'000'000,
                        .generations = kMaxInt,
                        .exploit = Binary{.threshold = 0},
@@ -170,8 +170,25 @@ const std::vector<Forms>& every_form() {
        R"({"type":"PopulationBased","population_size":1000000,"generations":2147483647,)"
        R"("exploit":{"method":"Binary","threshold":0.0},"explore":{"method":"Resample"},)"
        R"("inner":{"type":"DataParallel","num_replicas":2,"aggregation":{"method":"AllReduce","logical_shards":4}}})",
-       "PopulationBased: 1000000 members, 2147483647 generations, Binary (threshold 0.0), Resample, "
+       "PopulationBased: 1000000 members, 2147483647 generations of 1 epoch, Binary (threshold 0.0), Resample, "
        "each DataParallel: 2 replicas, AllReduce (logical_shards 4)"},
+      {PopulationBased{.exploit = WelchTTest{.significance = 0.01, .scores = 5},
+                       .explore = Noise{.sigma = 0.25, .resample = 0.1},
+                       .generation = {.steps = 50},
+                       .copy = {MemberPart::weights},
+                       .pace = Pace::asynchronous,
+                       .threads = 2,
+                       .idle = 0},
+       R"({"type":"PopulationBased","population_size":1,"generations":1,)"
+       R"("exploit":{"method":"WelchTTest","significance":0.01,"scores":5},)"
+       R"("explore":{"method":"Noise","sigma":0.25,"resample":0.1},"generation":{"steps":50},"copy":["weights"],)"
+       R"("pace":"asynchronous","threads":2,"idle":0})",
+       "PopulationBased: 1 member, 1 generation of 50 steps, asynchronous, WelchTTest (significance 0.01, scores 5), "
+       "Noise (sigma 0.25, resample 0.1)"},
+      {PopulationBased{.exploit = None{}, .generation = {.epochs = 3}},
+       R"({"type":"PopulationBased","population_size":1,"generations":1,"exploit":{"method":"None"},)"
+       R"("explore":{"method":"Perturbation","factor":0.2},"generation":{"epochs":3}})",
+       "PopulationBased: 1 member, 1 generation of 3 epochs, None, Perturbation (factor 0.2)"},
 
       {Custom{.coordinator = "gossip"}, R"({"type":"Custom","coordinator":"gossip","config":{}})", "Custom: gossip"},
       {Custom{.coordinator = "gossip", .config = R"({"z":[1,2.5,"é"],"a":null})"},
@@ -563,6 +580,9 @@ TEST(TrainingStrategyRefuses, AWrongPopulation) {
   const std::string share = "expected a number above 0 and at most 1, found ";
   const auto exploit = [&](const std::string& json) { return population(counts, json); };
   const auto explore = [&](const std::string& json) { return population(counts, binary, json); };
+  const auto more = [&](const std::string& fields) {
+    return population(counts, binary, R"({"method": "Resample"})", fields);
+  };
   expect_refusals({
       {population(R"("population_size": @0, "generations": 1)"),
        "population_size: expected a whole number from 1 to 1000000, found 0"},
@@ -573,9 +593,10 @@ TEST(TrainingStrategyRefuses, AWrongPopulation) {
       {population(R"("population_size": 2, "generations": @99999999999999999999)"),
        "generations: expected a whole number of at most 2147483647, found 99999999999999999999"},
       {"@" + population(R"("population_size": 2)"), "missing key \"generations\""},
-      {exploit("@{}"), "exploit: missing key \"method\": \"Truncation\" or \"Binary\""},
+      {exploit("@{}"), "exploit: missing key \"method\": \"Truncation\", \"Binary\", \"WelchTTest\" or \"None\""},
       {exploit(R"({"method": @"truncation"})"),
-       "exploit.method: expected \"Truncation\" or \"Binary\", found \"truncation\"; did you mean "
+       "exploit.method: expected one of \"Truncation\", \"Binary\", \"WelchTTest\" or \"None\", found \"truncation\"; "
+       "did you mean "
        "\"Truncation\"?"},
       {exploit(R"(@{"method": "Truncation"})"), "exploit: missing key \"fraction\""},
       {exploit(R"({"method": "Truncation", "fraction": @0})"), "exploit.fraction: " + share + "0"},
@@ -584,15 +605,29 @@ TEST(TrainingStrategyRefuses, AWrongPopulation) {
        "exploit.threshold: expected a number of at least 0, found -1"},
       {exploit(R"(@{"method": "Binary", "fraction": 1})"), "exploit: missing key \"threshold\""},
       {explore("@[]"),
-       "explore: expected an object with the key \"method\": \"Perturbation\" or \"Resample\", found an empty "
-       "array"},
+       "explore: expected an object with the key \"method\": \"Perturbation\", \"Resample\" or \"Noise\", found an "
+       "empty array"},
       {explore(R"({"method": @"Perturb"})"),
-       "explore.method: expected \"Perturbation\" or \"Resample\", found \"Perturb\""},
+       "explore.method: expected one of \"Perturbation\", \"Resample\" or \"Noise\", found \"Perturb\""},
       {explore(R"({"method": "Perturbation", "factor": @0})"), "explore.factor: " + share + "0"},
       {explore(R"({"method": "Perturbation", "factor": @1.5})"), "explore.factor: " + share + "1.5"},
       {explore(R"({"method": "Resample", @"factor": 1})"), "explore: unknown key \"factor\"; known is \"method\""},
       {population(counts, binary, R"({"method": "Resample"})", R"(, "inner": {"type": @"Custom"})"),
        "inner.type: expected \"Local\" or \"DataParallel\", found \"Custom\""},
+      {more(R"(, "copy": @[])"), "copy: expected at least one part, found an empty array"},
+      {more(R"(, "copy": ["weights", @"weights"])"),
+       "copy[1]: expected another part than at copy[0], found \"weights\""},
+      {more(R"(, "copy": @["optimizer_state"])"),
+       "copy: the state of an optimizer belongs to weights; expected these, too"},
+      {more(R"(, "pace": @"slow")"), "pace: expected \"in_step\" or \"asynchronous\", found \"slow\""},
+      {more(R"(, "generation": @5)"), "generation: expected how long a generation is, as in {\"epochs\": 5}, found 5"},
+      {more(R"(, "generation": {"epochs": 1, "steps": @5})"),
+       "generation.steps: there are epochs, too; expected one of the two"},
+      {exploit(R"({"method": "WelchTTest", "scores": @1})"),
+       "exploit.scores: expected a whole number from 2 to 1000000, found 1"},
+      {explore(R"({"method": "Noise", "sigma": @0})"), "explore.sigma: expected a number above 0, found 0"},
+      {explore(R"({"method": "Noise", "sigma": 1, "resample": @2})"),
+       "explore.resample: expected a number from 0 to 1, found 2"},
   });
 }
 

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -77,6 +78,32 @@ struct EvaluationEnded {
   bool is_best = false;  // so far
 };
 
+// Of a population: a member has trained for a generation, and was evaluated.
+struct MemberEvaluated {
+  std::int64_t generation = 0;              // counted from 1
+  std::int64_t member = 0;                  // counted from 0
+  double score = 0;                         // not a number where it has failed
+  std::string failure = {};                 // then why
+  std::optional<std::int64_t> parent = {};  // whom it took over from before it trained
+  // By path, each with the text of its JSON.
+  std::vector<std::pair<std::string, std::string>> hyper_parameters = {};
+  std::vector<NamedNumber> measured = {};  // what else was measured
+  bool is_best = false;                    // so far
+};
+
+// All members have.
+struct GenerationEnded {
+  std::int64_t generation = 0;
+  double seconds = 0;           // of training so far, what was before a resume included
+  std::string score_name = {};  // "validation accuracy"
+  bool higher_is_better = true;
+  double best_score = 0;  // of the generation, as the next
+  std::int64_t best_member = 0;
+  double median_score = 0;
+  std::int64_t took_over = 0;  // how many began it with what others had left
+  std::int64_t failed = 0;
+};
+
 struct CheckpointWritten {
   std::int64_t step = 0;
   std::string path = {};
@@ -105,8 +132,9 @@ struct RunEnded {
 
 }  // namespace event
 
-using Event = std::variant<event::RunStarted, event::StepEnded, event::EvaluationEnded, event::CheckpointWritten,
-                           event::Warned, event::SpanEnded, event::RunEnded>;
+using Event =
+    std::variant<event::RunStarted, event::StepEnded, event::EvaluationEnded, event::MemberEvaluated,
+                 event::GenerationEnded, event::CheckpointWritten, event::Warned, event::SpanEnded, event::RunEnded>;
 
 class Observer {
  public:

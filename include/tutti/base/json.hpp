@@ -45,6 +45,7 @@ class JsonValue;
 namespace detail {
 struct JsonNode;
 struct JsonPlace;
+struct JsonSource;
 }  // namespace detail
 
 // Deeper than any run file, and shallow enough for every recursion over a document.
@@ -68,6 +69,8 @@ class JsonDocument {
   // The text is JSON, or else a string: "5", "[1, 2]", "adam". One that begins with a bracket, brace or quote has to be
   // JSON.
   JsonDocument with(std::string_view path, std::string_view text) const;
+  // A document in which nothing stands at `path`; it may have been so before. A node is not left out.
+  JsonDocument without(std::string_view path) const;
 
   // Shared by the document and its values, which stay valid without it.
   struct Content;
@@ -75,6 +78,7 @@ class JsonDocument {
  private:
   static JsonDocument parse(std::string_view text, std::string name, std::filesystem::path folder);
   explicit JsonDocument(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
+  std::shared_ptr<Content> copy_with(std::shared_ptr<const detail::JsonSource> source) const;
 
   std::shared_ptr<const Content> content_;
 };

@@ -35,8 +35,9 @@ struct ClientTask {
 
 struct ClientReply {
   ClientTask task = {};
-  std::string failure = {};  // a sentence where it has failed; the rest is empty then
-  bool is_staged = false;    // the failure was simulated, as somebody wished
+  std::string failure = {};      // a sentence where it has failed; the rest is empty then
+  bool is_staged = false;        // the failure was simulated, as somebody wished
+  bool has_dropped_out = false;  // it failed by not answering
   // Of a fit: trained parameters, or where they were compressed the change of them.
   ParameterSet values = {};
   bool is_change = false;

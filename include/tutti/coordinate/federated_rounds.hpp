@@ -39,13 +39,15 @@ void refuse_impossible(const strategy::Federated& strategy, const ClientCounts& 
 
 // Of a round, those of its repetitions included.
 struct RoundReport {
-  std::int64_t round = 0;    // from 1 on
-  std::int64_t asked = 0;    // clients
-  std::int64_t updates = 0;  // that were taken, late ones included
-  std::int64_t late = 0;     // of these: came after their round
-  std::int64_t dropped = 0;  // came too late, or a newer one of the same client took their place
-  std::int64_t refused = 0;  // were no good
-  std::int64_t failed = 0;   // clients that said so, or dropped out
+  std::int64_t round = 0;        // from 1 on
+  std::int64_t asked = 0;        // clients
+  std::int64_t updates = 0;      // that were taken, late ones included
+  std::int64_t late = 0;         // of these: came after their round
+  std::int64_t dropped = 0;      // came too late, or a newer one of the same client took their place
+  std::int64_t refused = 0;      // were no good
+  std::int64_t astray = 0;       // of these: had numbers that are not finite
+  std::int64_t failed = 0;       // clients that said so, or dropped out
+  std::int64_t dropped_out = 0;  // of these: did not answer
   std::int64_t repeats = 0;
   std::uint64_t bytes_down = 0;  // to clients
   std::uint64_t bytes_up = 0;

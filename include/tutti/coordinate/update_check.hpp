@@ -28,6 +28,9 @@ std::optional<std::string> why_refused_evaluation(const ClientReply& reply);
 // Whether an array has nothing infinite, and nothing that is no number.
 bool has_finite_numbers(const NamedArray& array);
 
+// Whether a loss or an update has numbers that are not finite.
+bool has_gone_astray(const ClientReply& reply);
+
 // More than anybody has.
 inline constexpr std::int64_t kMostClientRows = 1'000'000'000'000;
 

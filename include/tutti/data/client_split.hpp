@@ -80,7 +80,10 @@ ClientRows split_clients(const ClientSplit& split, const ClientSplitInputs& inpu
 //   client 10: 1030 rows: 1 x 30, 7 x 1000         rows         600 to 600, median 600
 //                                                  labels       2 to 4 of 10 per client, median 2
 //                                                  main label   50% to 100% of a client's rows, median 50%
+//
+// Clients may have names, which are files' for example: "client 1 (north.csv): 56 rows".
 std::string summarise_clients(const ClientRows& rows, std::span<const std::int64_t> labels,
-                              const std::vector<std::string>& label_names);
+                              const std::vector<std::string>& label_names,
+                              const std::vector<std::string>& client_names = {});
 
 }  // namespace tutti

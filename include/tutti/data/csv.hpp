@@ -39,6 +39,8 @@ class CsvReader {
   CsvReader(const CsvReader&) = delete;
   CsvReader& operator=(const CsvReader&) = delete;
 
+  // The file, as error messages name it.
+  const std::string& name() const { return name_; }
   std::size_t column_count() const { return column_count_; }
   // Of the header; empty where there is none.
   const std::vector<std::string>& column_names() const { return names_; }

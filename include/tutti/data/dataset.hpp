@@ -72,8 +72,9 @@ struct DataSplits {
 struct DataSource {
   DataDescription description;
   std::function<DataSplits()> open;
-  bool has_test = true;      // rows to test with are its own; otherwise open_data() takes some of the others
-  std::int64_t files = 1;    // that the rows to train with come from: Dataset::file_of_row()
+  bool has_test = true;  // rows to test with are its own; otherwise open_data() takes some of the others
+  // That the rows to train with come from, in the order of Dataset::file_of_row(); may be empty where there is one.
+  std::vector<std::filesystem::path> files = {};
   bool is_in_order = false;  // rows that follow one another belong together: those to test with are the last ones
   // Rows without a target, out of a file of the kind that the source reads: for predictions. Optional; open_inputs()
   // reads .npy files for all of them.

@@ -10,6 +10,10 @@
 // told yet are told at checkpoints and at the end, so that nothing is lost where a run goes on later. Numbers that are
 // not finite are null.
 //
+// Of a population, a generation is a line, and its number is the step:
+//
+//   {"step":3,"seconds":41.5,"best_score":0.87,"median_score":0.84,"took_over":2,"failed":0}
+//
 // Where a run goes on from step k, lines of steps after k are dropped first, and so is a line that was not written to
 // its end: a run that was killed after its last checkpoint repeats steps, and each is told once. A new run drops all
 // lines.

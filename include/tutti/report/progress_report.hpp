@@ -6,6 +6,10 @@
 // On a terminal one line is written over and over (report/progress_line.hpp); evaluations, checkpoints and warnings
 // scroll above it. Elsewhere these are lines among others that tell how far the run is, one every so often.
 //
+// Of a population, each generation is a line, and at the end its members are a table, the best ones first:
+//
+//   generation 3  validation accuracy best 0.8712 (member 4)  median 0.8421  2 took over  1 failed
+//
 // Output that cannot be written is lost, and the run goes on.
 #pragma once
 

@@ -4,7 +4,7 @@
 //
 // Tags are train/loss, train/lr and train/<metric>, which are means over the steps since the point before, weighted by
 // their rows; and <split>/loss and <split>/<metric> for each evaluation. Steps that no point told yet are told at
-// checkpoints and at the end.
+// checkpoints and at the end. Of a population, each generation is a point of population/best_score and others.
 //
 // Each run that starts writes a file of its own, events.out.tfevents.<seconds>.<host>.<process>.<number>. Where it goes
 // on from step k, the file says so, and TensorBoard leaves out what earlier files of the folder tell of later steps.

@@ -57,6 +57,7 @@ Compression parse_compression(std::string_view text);
 
 // "Float16", {"TopK": 0.01}, {"PowerSgd": 2}.
 nlohmann::json to_json(const Compression& compression);
-Compression compression_from_json(const JsonValue& value);
+// Where it is none, the error lists `choices`.
+Compression compression_from_json(const JsonValue& value, const std::vector<Compression>& choices = compressions());
 
 }  // namespace tutti

@@ -19,6 +19,7 @@
 #include <tutti/base/json.hpp>
 #include <tutti/strategy/data_parallel.hpp>
 #include <tutti/strategy/federated.hpp>
+#include <tutti/strategy/population.hpp>
 
 namespace tutti {
 
@@ -82,44 +83,6 @@ struct ModelParallel {
   bool recompute = false;  // optional: what a stage computes forward it computes anew for backward, and keeps less
   AutoPartition auto_partition = {};  // in place of partitions
   friend bool operator==(const ModelParallel&, const ModelParallel&) = default;
-};
-
-// --- PopulationBased: members that learn their hyperparameters from each other ---
-
-// The worst of this share take over from the best of it.
-struct Truncation {
-  double fraction = 0.2;
-  friend bool operator==(const Truncation&, const Truncation&) = default;
-};
-
-// A member takes over from another, drawn at random, that is better by more than this.
-struct Binary {
-  double threshold = 0;
-  friend bool operator==(const Binary&, const Binary&) = default;
-};
-
-using ExploitStrategy = std::variant<Truncation, Binary>;
-
-// Times a number from [1 - factor, 1 + factor].
-struct Perturbation {
-  double factor = 0.2;
-  friend bool operator==(const Perturbation&, const Perturbation&) = default;
-};
-
-// Drawn anew from the search space.
-struct Resample {
-  friend bool operator==(const Resample&, const Resample&) = default;
-};
-
-using ExploreStrategy = std::variant<Perturbation, Resample>;
-
-struct PopulationBased {
-  std::int64_t population_size = 1;
-  std::int64_t generations = 1;
-  ExploitStrategy exploit = Truncation{};
-  ExploreStrategy explore = Perturbation{};
-  Inner inner = Local{};  // optional
-  friend bool operator==(const PopulationBased&, const PopulationBased&) = default;
 };
 
 // --- Custom: a coordinator that is known by its name ---

@@ -22,6 +22,7 @@ namespace tutti {
 
 struct ClientGroup {
   std::int64_t count = 0;
+  bool is_rest = false;  // the file gives no count: they are all clients that are left
   std::vector<std::string> tags = {};
   // Where they are simulated.
   Distribution speed = Always{100};  // steps in a second of their clock

@@ -23,8 +23,10 @@
 #include <tutti/graph/cut.hpp>
 #include <tutti/graph/graph.hpp>
 #include <tutti/kernels/optimizer.hpp>
+#include <tutti/strategy/search_space.hpp>
 #include <tutti/train/client_group.hpp>
 #include <tutti/train/loss.hpp>
+#include <tutti/train/phase.hpp>
 #include <tutti/train/schedule.hpp>
 
 namespace tutti {
@@ -62,7 +64,8 @@ struct EarlyStopping {
 
 // How long, how the gradients of a step become an update, and how often somebody looks.
 struct RunTrain {
-  // At least one of the two, and the run ends with whichever comes first; none where a strategy has rounds.
+  // At least one of the two, and the run ends with whichever comes first; none where a strategy has rounds or
+  // generations, or the run has phases.
   std::optional<std::int64_t> epochs;
   std::optional<std::int64_t> steps;
   double clip_norm = 0;             // none, where 0
@@ -87,6 +90,8 @@ struct Run {
   Graph graph;
   std::vector<Worker> workers;       // of ModelParallel: those that the file lists, or that partitions name
   std::vector<ClientGroup> clients;  // of Federated
+  SearchSpace search;                // of PopulationBased
+  std::vector<RunPhase> phases;      // one after the other, where there are some
   std::string loss_name;
   Loss loss;
   std::vector<RunMetric> metrics;
@@ -98,9 +103,13 @@ struct Run {
   std::vector<std::string> warnings;  // the graph's, and what else was probably not meant
   // The run file with everything that it left out, and absolute paths of its files: read again, it is the same run.
   std::shared_ptr<const nlohmann::ordered_json> resolved;
+  // The same as it was written, with absolute paths; and what it was read with: to read it again with other values.
+  std::shared_ptr<const nlohmann::ordered_json> written;
+  std::shared_ptr<const Registry> registry;
 };
 
 Run read_run(const JsonValue& value, const Registry& registry = Registry());
+Run read_run(const JsonValue& value, std::shared_ptr<const Registry> registry);
 
 // Of a federated run: how many there are, and how many have the tags that it asks for.
 ClientCounts client_counts(const Run& run);

@@ -1,0 +1,121 @@
+// Population-based training: members train for a generation, are evaluated, take over from better ones and change
+// their hyper-parameters; then the next generation.
+//
+//   MemberThreads pool({.make = make_member, .threads = 2});
+//   Population population(pool, {.strategy = {.population_size = 8, .generations = 10}, .space = space, .seed = 7});
+//   const PopulationResult result = population.run();
+//   result.best->hyper_parameters; population.state_of(*result.best);
+//
+// In step, the same seed gives the same population whatever the pool: draws are keyed by the seed, the generation and
+// the member, and who takes over from whom is decided when all have been evaluated. With a folder it can be killed at
+// any moment, and resume() goes on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/base/random.hpp>
+#include <tutti/coordinate/exploit.hpp>
+#include <tutti/coordinate/member_pool.hpp>
+#include <tutti/coordinate/member_store.hpp>
+#include <tutti/coordinate/population_log.hpp>
+#include <tutti/strategy/population.hpp>
+#include <tutti/strategy/search_space.hpp>
+
+namespace tutti {
+
+struct PopulationOptions {
+  strategy::PopulationBased strategy = {};
+  SearchSpace space = {};
+  std::uint64_t seed = 0;
+  bool higher_is_better = true;
+  // population.jsonl, and members/ with what they go on from; nothing is written where empty.
+  std::filesystem::path folder = {};
+  std::int64_t keep_last = 2;  // generations whose members stay in files
+  // Of the first generation, by member; drawn from the space where empty.
+  std::vector<HyperParameters> first = {};
+  // In place of the strategy's: what becomes of the hyper-parameters of who took over.
+  std::function<HyperParameters(const HyperParameters& values, RandomStream& draws)> explore = {};
+  // Asked now and then; where it says yes, run() ends, and what was not finished is done again by the next.
+  std::function<bool()> is_interrupted = {};
+  // Told on the caller's thread: a member that was evaluated, in step in the order of their numbers; a generation that
+  // all have finished; what it went on in spite of.
+  std::function<void(const MemberRecord&, const MemberScore&)> on_member = {};
+  std::function<void(std::int64_t generation)> on_generation = {};
+  std::function<void(const std::string& sentence)> on_problem = {};
+};
+
+struct PopulationResult {
+  bool is_finished = false;  // otherwise it was interrupted
+  std::int64_t generations = 0;
+  std::optional<MemberRecord> best = {};  // of all generations
+};
+
+// That of a member: what it draws is the same in all generations, and not what others draw.
+std::uint64_t member_seed(std::uint64_t seed, std::int64_t member);
+
+// One thread at a time.
+class Population {
+ public:
+  // A UsageError for what cannot be. The pool outlives it.
+  Population(MemberPool& pool, PopulationOptions options);
+
+  // Goes on from what is in the folder. Sentences about what could not be used are told as problems.
+  void resume();
+  // Up to the last generation. An Error where all members fail.
+  PopulationResult run();
+
+  // Of all generations, in the order they were evaluated.
+  const std::vector<MemberRecord>& history() const { return history_; }
+  // How many generations all members have finished.
+  std::int64_t finished() const { return finished_; }
+  std::optional<MemberRecord> best() const;
+  // What a member went on from after a generation; that of the best is always kept.
+  std::shared_ptr<const MemberState> state_of(const MemberRecord& record);
+  // The generations that made this one what it is, the first to begin with: each trained on what the one before left.
+  std::vector<MemberRecord> lineage_of(const MemberRecord& record) const;
+
+ private:
+  // What a member does next: on what it goes on, and with which values.
+  struct Plan {
+    MemberKey of = {};
+    std::optional<MemberKey> parent = {};
+    std::vector<strategy::MemberPart> copied = {};
+    HyperParameters hyper_parameters = {};
+  };
+
+  std::int64_t size() const { return options_.strategy.population_size; }
+  const MemberRecord* last_of(std::int64_t member) const;
+  std::vector<MemberResult> results() const;
+  Plan plan_for(MemberKey key, const std::optional<std::int64_t>& parent) const;
+  void begin(const Plan& plan);
+  std::shared_ptr<const MemberState> state_for(const Plan& plan);
+  std::optional<MemberReply> next_reply();
+  // What comes of a reply: its state is stored, and taken out of it.
+  MemberRecord settle(MemberReply& reply, const Plan& plan);
+  void add(MemberRecord record, const MemberScore& score);
+  bool run_in_step();
+  bool run_asynchronously();
+  void refuse_where_all_failed() const;
+  std::optional<MemberRecord> best_until(std::int64_t generation) const;
+  void prune();
+  void tell_problem(const std::string& sentence) const;
+  std::vector<MemberRecord> whole_generations(const std::vector<MemberRecord>& records);
+  std::vector<MemberRecord> whole_members(const std::vector<MemberRecord>& records);
+  bool is_whole(const MemberRecord& record);
+
+  MemberPool& pool_;
+  PopulationOptions options_;
+  MemberStore store_;
+  std::optional<PopulationLog> log_;
+  std::vector<MemberRecord> history_;
+  std::vector<std::optional<std::size_t>> last_;  // by member: where its newest record is
+  std::int64_t finished_ = 0;
+};
+
+}  // namespace tutti

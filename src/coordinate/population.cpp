@@ -1,0 +1,396 @@
+#include <tutti/coordinate/population.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/coordinate/explore.hpp>
+#include <tutti/strategy/training_strategy.hpp>
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using strategy::MemberPart;
+
+constexpr std::uint64_t kMemberSeeds = 0x3e3be4;
+constexpr std::uint64_t kFirstDraws = 0xf14574;
+constexpr std::uint64_t kExploreDraws = 0xe4910e;
+constexpr Duration kLook = 100ms;  // how long an interruption may go unnoticed
+
+std::optional<std::string> failure_of(const MemberReply& reply) {
+  if (!reply.failure.empty()) return reply.failure;
+  if (!std::isfinite(reply.score.value)) return fmt::format("its score is {}", reply.score.value);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::uint64_t member_seed(std::uint64_t seed, std::int64_t member) {
+  RandomStream seeds({seed, kMemberSeeds, static_cast<std::uint64_t>(member)});
+  return seeds() >> 1;  // signed numbers have it, too
+}
+
+Population::Population(MemberPool& pool, PopulationOptions options)
+    : pool_(pool),
+      options_(std::move(options)),
+      store_(options_.folder.empty() ? std::filesystem::path() : options_.folder / "members", options_.strategy.idle),
+      last_(static_cast<std::size_t>(std::max<std::int64_t>(options_.strategy.population_size, 0))) {
+  validate(TrainingStrategy(options_.strategy));
+  validate(options_.space);
+  if (!options_.first.empty() && std::ssize(options_.first) != size())
+    throw UsageError(fmt::format("expected the first hyper-parameters of each of {} members, found {}", size(),
+                                 options_.first.size()));
+  for (const HyperParameters& values : options_.first) {
+    if (const auto why = why_not_in(options_.space, values)) throw UsageError(*why);
+  }
+  if (options_.keep_last < 1)
+    throw UsageError(fmt::format("keep_last: expected at least 1, found {}", options_.keep_last));
+  if (!options_.folder.empty()) log_.emplace(options_.folder / "population.jsonl");
+}
+
+PopulationResult Population::run() {
+  const bool is_finished = options_.strategy.pace == strategy::Pace::in_step ? run_in_step() : run_asynchronously();
+  return {.is_finished = is_finished, .generations = finished_, .best = best()};
+}
+
+// --- generations ---
+
+bool Population::run_in_step() {
+  while (finished_ < options_.strategy.generations) {
+    const std::int64_t generation = finished_ + 1;
+    const std::vector<MemberResult> before = results();
+    std::vector<std::optional<std::int64_t>> parents(static_cast<std::size_t>(size()));
+    if (generation > 1)
+      parents = choose_parents(
+          options_.strategy.exploit, before,
+          {.higher_is_better = options_.higher_is_better, .seed = options_.seed, .generation = generation});
+    std::vector<Plan> plans;
+    for (std::int64_t member = 0; member < size(); ++member)
+      plans.push_back(
+          plan_for({.member = member, .generation = generation}, parents[static_cast<std::size_t>(member)]));
+    std::map<std::int64_t, std::pair<MemberRecord, MemberScore>> through;
+    std::int64_t begun = 0;
+    while (std::ssize(through) < size()) {
+      while (begun < size() && begun - std::ssize(through) < pool_.places())
+        begin(plans[static_cast<std::size_t>(begun++)]);
+      std::optional<MemberReply> reply = next_reply();
+      if (!reply) return false;
+      MemberRecord record = settle(*reply, plans[static_cast<std::size_t>(reply->member)]);
+      through.emplace(reply->member, std::pair(std::move(record), std::move(reply->score)));
+    }
+    std::vector<MemberRecord> records;
+    for (auto& [member, its] : through) records.push_back(its.first);
+    if (log_) log_->append(records);
+    for (auto& [member, its] : through) add(std::move(its.first), its.second);
+    refuse_where_all_failed();
+    ++finished_;
+    prune();
+    if (options_.on_generation) options_.on_generation(finished_);
+  }
+  return true;
+}
+
+bool Population::run_asynchronously() {
+  std::deque<std::int64_t> ready;
+  for (std::int64_t member = 0; member < size(); ++member) {
+    const MemberRecord* last = last_of(member);
+    if (last == nullptr || last->generation < options_.strategy.generations) ready.push_back(member);
+  }
+  std::map<std::int64_t, Plan> under_way;
+  while (!ready.empty() || !under_way.empty()) {
+    // Who has failed waits until there is somebody to take over from.
+    const std::size_t in_line = ready.size();
+    for (std::size_t i = 0; i < in_line && std::ssize(under_way) < pool_.places(); ++i) {
+      const std::int64_t member = ready.front();
+      ready.pop_front();
+      const MemberRecord* last = last_of(member);
+      std::optional<std::int64_t> parent;
+      if (last != nullptr) {
+        parent = choose_parent(
+            options_.strategy.exploit, results(), member,
+            {.higher_is_better = options_.higher_is_better, .seed = options_.seed, .generation = last->generation + 1});
+        if (!last->score && !parent) {
+          ready.push_back(member);
+          continue;
+        }
+      }
+      Plan plan = plan_for({.member = member, .generation = last == nullptr ? 1 : last->generation + 1}, parent);
+      begin(plan);
+      under_way.emplace(member, std::move(plan));
+    }
+    if (under_way.empty()) refuse_where_all_failed();
+    std::optional<MemberReply> reply = next_reply();
+    if (!reply) return false;
+    const auto plan = under_way.extract(reply->member);
+    MemberRecord record = settle(*reply, plan.mapped());
+    if (log_) log_->append({record});
+    if (record.generation < options_.strategy.generations) ready.push_back(record.member);
+    add(std::move(record), reply->score);
+    prune();
+    std::int64_t slowest = options_.strategy.generations;
+    for (std::int64_t member = 0; member < size(); ++member)
+      slowest = std::min(slowest, last_of(member) == nullptr ? 0 : last_of(member)->generation);
+    for (; finished_ < slowest; ++finished_) {
+      if (options_.on_generation) options_.on_generation(finished_ + 1);
+    }
+  }
+  refuse_where_all_failed();
+  return true;
+}
+
+// --- what a member does next ---
+
+Population::Plan Population::plan_for(MemberKey key, const std::optional<std::int64_t>& parent) const {
+  const auto member = static_cast<std::uint64_t>(key.member);
+  const auto generation = static_cast<std::uint64_t>(key.generation);
+  Plan plan{.of = key};
+  const MemberRecord* own = last_of(key.member);
+  if (own == nullptr) {
+    if (!options_.first.empty()) {
+      plan.hyper_parameters = options_.first[static_cast<std::size_t>(key.member)];
+    } else {
+      RandomStream draws({options_.seed, kFirstDraws, member});
+      plan.hyper_parameters = draw_values(options_.space, draws);
+    }
+    return plan;
+  }
+  plan.hyper_parameters = own->hyper_parameters;
+  if (!parent) return plan;
+  const MemberRecord& other = *last_of(*parent);
+  plan.parent = other.key();
+  // Of one that has failed nothing is left that others should go on with.
+  plan.copied = own->score
+                    ? options_.strategy.copy
+                    : std::vector{MemberPart::weights, MemberPart::optimizer_state, MemberPart::hyper_parameters};
+  if (std::ranges::find(plan.copied, MemberPart::hyper_parameters) != plan.copied.end())
+    plan.hyper_parameters = other.hyper_parameters;
+  if (std::holds_alternative<strategy::None>(options_.strategy.exploit)) return plan;
+  RandomStream draws({options_.seed, kExploreDraws, generation, member});
+  plan.hyper_parameters = options_.explore
+                              ? options_.explore(plan.hyper_parameters, draws)
+                              : explore(options_.space, options_.strategy.explore, plan.hyper_parameters, draws);
+  if (const auto why = why_not_in(options_.space, plan.hyper_parameters))
+    throw Error(fmt::format("what explore made of hyper-parameters cannot be: {}", *why));
+  return plan;
+}
+
+std::shared_ptr<const MemberState> Population::state_for(const Plan& plan) {
+  const MemberRecord* own = last_of(plan.of.member);
+  if (own == nullptr) return nullptr;
+  const auto has_copied = [&](MemberPart part) { return std::ranges::find(plan.copied, part) != plan.copied.end(); };
+  if (!plan.parent || !has_copied(MemberPart::weights)) return store_.get(own->key());
+  std::shared_ptr<const MemberState> all = store_.get(*plan.parent);
+  if (has_copied(MemberPart::optimizer_state)) return all;
+  return std::make_shared<const MemberState>(MemberState{.weights = all->weights, .optimizer = {}});
+}
+
+void Population::begin(const Plan& plan) {
+  pool_.begin({.member = plan.of.member,
+               .generation = plan.of.generation,
+               .hyper_parameters = plan.hyper_parameters,
+               .seed = member_seed(options_.seed, plan.of.member),
+               .state = state_for(plan)});
+}
+
+// --- what has come of it ---
+
+std::optional<MemberReply> Population::next_reply() {
+  while (true) {
+    if (options_.is_interrupted && options_.is_interrupted()) {
+      pool_.cancel();
+      return std::nullopt;
+    }
+    if (std::optional<MemberReply> reply = pool_.next(kLook)) return reply;
+  }
+}
+
+MemberRecord Population::settle(MemberReply& reply, const Plan& plan) {
+  MemberRecord record{.generation = reply.generation,
+                      .member = reply.member,
+                      .parent = plan.parent,
+                      .copied = plan.copied,
+                      .hyper_parameters = plan.hyper_parameters};
+  if (const auto failure = failure_of(reply)) {
+    record.failure = *failure;
+    return record;
+  }
+  const bool compares_samples = std::holds_alternative<strategy::WelchTTest>(options_.strategy.exploit);
+  if (compares_samples && reply.score.samples.size() < 2)
+    throw UsageError(fmt::format("WelchTTest compares at least two scores of a member, and member {} has {}",
+                                 reply.member, reply.score.samples.size()));
+  record.score = reply.score.value;
+  if (compares_samples) record.samples = reply.score.samples;
+  store_.put(plan.of, std::exchange(reply.state, {}));
+  return record;
+}
+
+void Population::add(MemberRecord record, const MemberScore& score) {
+  last_[static_cast<std::size_t>(record.member)] = history_.size();
+  history_.push_back(std::move(record));
+  const MemberRecord& its = history_.back();
+  if (options_.on_member) options_.on_member(its, score);
+  if (its.score) return;
+  tell_problem(fmt::format("generation {}: member {} has failed: {}{}", its.generation, its.member, its.failure,
+                           its.generation < options_.strategy.generations ? "; it takes over from another" : ""));
+}
+
+void Population::refuse_where_all_failed() const {
+  std::string why;
+  for (std::int64_t member = 0; member < size(); ++member) {
+    const MemberRecord* last = last_of(member);
+    if (last == nullptr || last->score) return;
+    why = last->failure;
+  }
+  throw Error(fmt::format("all {} members have failed; the last: {}", size(), why));
+}
+
+const MemberRecord* Population::last_of(std::int64_t member) const {
+  const std::optional<std::size_t>& at = last_[static_cast<std::size_t>(member)];
+  return at ? &history_[*at] : nullptr;
+}
+
+std::vector<MemberResult> Population::results() const {
+  std::vector<MemberResult> all;
+  for (std::int64_t member = 0; member < size(); ++member) {
+    const MemberRecord* last = last_of(member);
+    if (last == nullptr)
+      all.push_back({.is_there = false});
+    else
+      all.push_back({.score = last->score.value_or(std::nan("")), .samples = last->samples});
+  }
+  return all;
+}
+
+std::optional<MemberRecord> Population::best() const { return best_until(options_.strategy.generations); }
+
+std::optional<MemberRecord> Population::best_until(std::int64_t generation) const {
+  const MemberRecord* best = nullptr;
+  for (const MemberRecord& record : history_) {
+    if (!record.score || record.generation > generation) continue;
+    const bool is_better =
+        best == nullptr || (options_.higher_is_better ? *record.score > *best->score : *record.score < *best->score);
+    if (is_better) best = &record;
+  }
+  return best == nullptr ? std::nullopt : std::optional(*best);
+}
+
+std::shared_ptr<const MemberState> Population::state_of(const MemberRecord& record) { return store_.get(record.key()); }
+
+std::vector<MemberRecord> Population::lineage_of(const MemberRecord& record) const {
+  std::map<MemberKey, const MemberRecord*> by_key;
+  for (const MemberRecord& its : history_) by_key.emplace(its.key(), &its);
+  std::vector<MemberRecord> line{record};
+  while (line.back().generation > 1 || line.back().parent) {
+    const MemberRecord& its = line.back();
+    const MemberKey before = its.parent && its.has_copied(MemberPart::weights)
+                                 ? *its.parent
+                                 : MemberKey{.member = its.member, .generation = its.generation - 1};
+    const auto found = by_key.find(before);
+    if (found == by_key.end()) break;
+    line.push_back(*found->second);
+  }
+  std::ranges::reverse(line);
+  return line;
+}
+
+// What the next generation goes on from stays, also where the newest of it turns out to be damaged; and the best.
+void Population::prune() {
+  std::set<MemberKey> best;
+  for (std::int64_t back = 0; back < options_.keep_last; ++back) {
+    if (const auto its = best_until(finished_ - back)) best.insert(its->key());
+  }
+  if (const auto its = this->best()) best.insert(its->key());
+  store_.keep([&](MemberKey key) {
+    if (best.contains(key)) return true;
+    const MemberRecord* last = key.member < size() ? last_of(key.member) : nullptr;
+    return last != nullptr && key.generation > last->generation - options_.keep_last;
+  });
+}
+
+void Population::tell_problem(const std::string& sentence) const {
+  if (options_.on_problem) options_.on_problem(sentence);
+}
+
+// --- going on ---
+
+bool Population::is_whole(const MemberRecord& record) {
+  if (!record.score) return true;
+  try {
+    (void)store_.get(record.key());
+    return true;
+  } catch (const Error& error) {
+    tell_problem(error.what());
+    return false;
+  }
+}
+
+// As many as all members have finished, and what they go on from is there.
+std::vector<MemberRecord> Population::whole_generations(const std::vector<MemberRecord>& records) {
+  const auto members = static_cast<std::size_t>(size());
+  std::size_t whole = 0;
+  for (; (whole + 1) * members <= records.size(); ++whole) {
+    const auto its = [&](std::size_t member) { return records[whole * members + member].key(); };
+    bool is_in_order = true;
+    for (std::size_t m = 0; m < members; ++m)
+      is_in_order &= its(m) == MemberKey{static_cast<std::int64_t>(m), static_cast<std::int64_t>(whole) + 1};
+    if (!is_in_order) break;
+  }
+  for (; whole > 0; --whole) {
+    std::vector<MemberRecord> taken(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(whole * members));
+    history_ = taken;
+    const auto best = best_until(static_cast<std::int64_t>(whole));
+    history_.clear();
+    const bool is_all_there = std::all_of(taken.end() - static_cast<std::ptrdiff_t>(members), taken.end(),
+                                          [&](const MemberRecord& record) { return is_whole(record); }) &&
+                              (!best || is_whole(*best));
+    if (is_all_there) return taken;
+  }
+  return {};
+}
+
+// Of each member up to the last generation that is there.
+std::vector<MemberRecord> Population::whole_members(const std::vector<MemberRecord>& records) {
+  std::set<std::int64_t> settled;
+  std::map<std::int64_t, std::int64_t> up_to;  // by member
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (settled.contains(record->member) || !is_whole(*record)) continue;
+    settled.insert(record->member);
+    up_to[record->member] = record->generation;
+  }
+  std::vector<MemberRecord> taken;
+  for (const MemberRecord& record : records) {
+    if (const auto its = up_to.find(record.member); its != up_to.end() && record.generation <= its->second)
+      taken.push_back(record);
+  }
+  return taken;
+}
+
+void Population::resume() {
+  if (!log_) throw UsageError("there is no folder to resume a population from");
+  const std::vector<MemberRecord> records = log_->read();
+  for (const MemberRecord& record : records) {
+    if (record.member >= size())
+      throw UsageError(
+          fmt::format("{} has a member {}, and population_size is {}", log_->file().string(), record.member, size()));
+    if (const auto why = why_not_in(options_.space, record.hyper_parameters))
+      throw UsageError(fmt::format("{} is of another search space: {}", log_->file().string(), *why));
+  }
+  std::vector<MemberRecord> taken =
+      options_.strategy.pace == strategy::Pace::in_step ? whole_generations(records) : whole_members(records);
+  history_ = std::move(taken);
+  finished_ = options_.strategy.generations;
+  for (std::optional<std::size_t>& at : last_) at.reset();
+  for (std::size_t i = 0; i < history_.size(); ++i) last_[static_cast<std::size_t>(history_[i].member)] = i;
+  for (std::int64_t member = 0; member < size(); ++member)
+    finished_ = std::min(finished_, last_of(member) == nullptr ? 0 : last_of(member)->generation);
+  if (!records.empty() || std::filesystem::exists(log_->file())) log_->write(history_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#include <tutti/report/population_picture.hpp>
+
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <tutti/base/atomic_file.hpp>
+
+#include "population_history.hpp"
+#include "population_svg.hpp"
+
+namespace tutti {
+
+class PopulationPicture::Painter {
+ public:
+  explicit Painter(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  void start() {
+    history_ = {};
+    bytes_read_ = 0;
+    is_begun_ = false;
+  }
+
+  void paint(const event::GenerationEnded& generation) {
+    history_.score_name = generation.score_name;
+    history_.higher_is_better = generation.higher_is_better;
+    is_begun_ = true;
+    read_news();
+    paint();
+  }
+
+  // Members that do not keep in step may have gone on since. Without a generation, nobody told which scores are better.
+  void finish() {
+    if (is_begun_ && read_news()) paint();
+  }
+
+ private:
+  // The file grows while the run goes on: what was read of it stays. A line that is not whole waits for its rest.
+  bool read_news() {
+    std::ifstream file(folder_ / "population.jsonl", std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(bytes_read_));
+    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::size_t known = history_.records.size();
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      auto record = detail::population_record(std::string_view(text).substr(begin, end - begin));
+      if (!record) break;
+      history_.records.push_back(std::move(*record));
+    }
+    bytes_read_ += begin;
+    return history_.records.size() > known;
+  }
+
+  void paint() const { write_file(folder_ / "population.svg", detail::population_svg(history_)); }
+
+  std::filesystem::path folder_;
+  detail::PopulationHistory history_;
+  std::size_t bytes_read_ = 0;
+  bool is_begun_ = false;
+};
+
+PopulationPicture::PopulationPicture(std::filesystem::path folder)
+    : painter_(std::make_unique<Painter>(std::move(folder))) {}
+
+PopulationPicture::~PopulationPicture() = default;
+
+void PopulationPicture::on(const Event& event) {
+  if (std::holds_alternative<event::RunStarted>(event)) painter_->start();
+  if (const auto* generation = std::get_if<event::GenerationEnded>(&event)) painter_->paint(*generation);
+  if (std::holds_alternative<event::RunEnded>(event)) painter_->finish();
+}
+
+}  // namespace tutti

@@ -1,0 +1,287 @@
+// Runs that train a population: generations of members, each a run of its own.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/base/atomic_file.hpp>
+#include <tutti/coordinate/population.hpp>
+#include <tutti/nn/blas.hpp>
+#include <tutti/nn/one_thread.hpp>
+#include <tutti/nn/tensor_set.hpp>
+
+#include "graph_member.hpp"
+#include "run_comparison.hpp"
+#include "run_values.hpp"
+#include "training.hpp"
+
+namespace tutti::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Reason = event::RunEnded::Reason;
+namespace fs = std::filesystem;
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::int64_t replicas_of(const strategy::PopulationBased& strategy) {
+  const auto* inner = std::get_if<strategy::DataParallel>(&strategy.inner);
+  return inner == nullptr ? 1 : inner->num_replicas;
+}
+
+int members_at_a_time(const strategy::PopulationBased& strategy) {
+  const std::int64_t cores = strategy.threads > 0 ? strategy.threads : usable_core_count();
+  return static_cast<int>(std::clamp<std::int64_t>(cores / replicas_of(strategy), 1, strategy.population_size));
+}
+
+MemberThreadsOptions threads_for(const Training& training, const strategy::PopulationBased& strategy) {
+  const auto ground = std::make_shared<const MemberGround>(training);
+  return {.make = [ground](const MemberTask& task) { return make_graph_member(ground, task); },
+          .threads = members_at_a_time(strategy),
+          .deadline = training.run->train.deadline,
+          .prepare_thread = use_one_thread};
+}
+
+class PopulationFit {
+ public:
+  explicit PopulationFit(Training& training)
+      : training_(training),
+        run_(*training.run),
+        strategy_(std::get<strategy::PopulationBased>(run_.graph.effective_strategy())),
+        pool_(threads_for(training, strategy_)),
+        population_(pool_, options()) {}
+
+  void run() {
+    set_up_blas();
+    if (training_.options.resume) resume();
+    start(training_, {.engine = describe(), .notes = {}, .warnings = {}});
+    has_started_ = true;
+    best_ = population_.best();
+    PopulationResult result;
+    try {
+      result = population_.run();
+    } catch (const Error& error) {
+      throw Error(fmt::format("generation {}: {}", population_.finished() + 1, error.what()));
+    }
+    if (result.is_finished) evaluate_best();
+    training_.result.reason = result.is_finished ? Reason::finished : Reason::interrupted;
+    training_.result.step = result.generations;
+    training_.result.seconds = training_.seconds();
+    if (result.best)
+      training_.result.best = {.of = training_.best_of(), .value = result.best->score, .step = result.best->generation};
+  }
+
+ private:
+  PopulationOptions options() {
+    return {.strategy = strategy_,
+            .space = run_.search,
+            .seed = run_.seed,
+            .higher_is_better = is_better_higher(),
+            .folder = run_.output,
+            .keep_last = run_.checkpoints.keep_last,
+            .is_interrupted = training_.options.is_interrupted,
+            .on_member = [this](const MemberRecord& record, const MemberScore& score) { tell_member(record, score); },
+            .on_generation = [this](std::int64_t generation) { end_generation(generation); },
+            .on_problem = [this](const std::string& sentence) { tell_problem(sentence); }};
+  }
+
+  bool is_better_higher() const {
+    const auto metric = std::ranges::find(run_.metrics, run_.train.best_by, &RunMetric::name);
+    return metric != run_.metrics.end() && metric->metric.is_better_higher;
+  }
+
+  std::string describe() const {
+    const std::int64_t replicas = replicas_of(strategy_);
+    return fmt::format(
+        "{} of {} members at a time{}; up to {} that are idle stay in memory, all are in {}", pool_.places(),
+        strategy_.population_size, replicas > 1 ? fmt::format(", on {} threads each", replicas) : "",
+        std::min(strategy_.idle, strategy_.population_size), (fs::path(run_.output) / "members").string());
+  }
+
+  // --- what there is of an earlier run ---
+
+  void resume() {
+    if (!fs::exists(fs::path(run_.output) / "population.jsonl")) {
+      training_.warnings.push_back(fmt::format("there is nothing to resume in {}: beginning", run_.output));
+      return;
+    }
+    training_.folder.emplace(run_.output);
+    AtomicFile::remove_temporaries(fs::path(run_.output) / "members");
+    population_.resume();
+    if (population_.history().empty()) {
+      training_.warnings.push_back(fmt::format("there is no generation to resume in {}: beginning", run_.output));
+      return;
+    }
+    training_.steps_before = population_.finished();
+    training_.goes_on = true;
+    warn_of_changes();
+  }
+
+  void warn_of_changes() {
+    try {
+      const Json before = JsonDocument::read_file(fs::path(run_.output) / "run.json").root().raw();
+      const std::vector<std::string> changes = changes_since(before, *run_.resolved);
+      if (!changes.empty())
+        training_.warnings.push_back(
+            fmt::format("the run file has changed since the population was trained: {}", fmt::join(changes, ", ")));
+    } catch (const UsageError&) {
+      // Without it nobody can tell.
+    }
+  }
+
+  // --- what happens ---
+
+  bool is_better(double score, double than) const { return is_better_higher() ? score > than : score < than; }
+
+  void tell_problem(const std::string& sentence) {
+    if (has_started_)
+      training_.events.tell(event::Warned{sentence});
+    else
+      training_.warnings.push_back(sentence);
+  }
+
+  void tell_member(const MemberRecord& record, const MemberScore& score) {
+    event::MemberEvaluated its{.generation = record.generation,
+                               .member = record.member,
+                               .score = record.score.value_or(std::numeric_limits<double>::quiet_NaN()),
+                               .failure = record.failure,
+                               .parent = record.parent ? std::optional(record.parent->member) : std::nullopt,
+                               .hyper_parameters = {},
+                               .measured = score.measured};
+    for (const HyperParameter& value : record.hyper_parameters)
+      its.hyper_parameters.emplace_back(value.path, value.json);
+    if (record.score && (!best_ || is_better(*record.score, *best_->score))) {
+      best_ = record;
+      its.is_best = true;
+    }
+    training_.events.tell(its);
+  }
+
+  void end_generation(std::int64_t generation) {
+    event::GenerationEnded its{.generation = generation,
+                               .seconds = training_.seconds(),
+                               .score_name = training_.best_of(),
+                               .higher_is_better = is_better_higher()};
+    std::vector<double> scores;
+    const MemberRecord* best = nullptr;
+    for (const MemberRecord& record : population_.history()) {
+      if (record.generation != generation) continue;
+      if (record.parent) ++its.took_over;
+      if (!record.score) {
+        ++its.failed;
+        continue;
+      }
+      scores.push_back(*record.score);
+      if (best == nullptr || is_better(*record.score, *best->score)) best = &record;
+    }
+    its.best_score = best == nullptr ? std::numeric_limits<double>::quiet_NaN() : *best->score;
+    its.best_member = best == nullptr ? 0 : best->member;
+    its.median_score = median_of(std::move(scores));
+    training_.events.tell(its);
+    write_best(generation);
+  }
+
+  // --- what is left of it ---
+
+  // Where the best has changed: its weights, and a run file that trains it again.
+  void write_best(std::int64_t generation) {
+    const std::optional<MemberRecord> best = population_.best();
+    if (!best || (written_ && written_->key() == best->key())) return;
+    const auto member_run = std::make_shared<const Run>(run_of_member(run_, best->hyper_parameters));
+    Checkpoint checkpoint;
+    checkpoint.state.step = generation;
+    checkpoint.state.seconds = training_.seconds();
+    checkpoint.state.best = {.of = training_.best_of(), .value = best->score, .step = generation};
+    checkpoint.state.blas = set_up_blas().kernels;
+    checkpoint.state.run = member_run->resolved->dump();
+    checkpoint.arrays = population_.state_of(*best)->weights;
+    CheckpointFolder folder(training_.folder->checkpoints(), {.keep_last = 1});
+    training_.result.last_checkpoint = folder.write(checkpoint);
+    training_.events.tell(
+        event::CheckpointWritten{.step = generation, .path = training_.result.last_checkpoint.string()});
+    write_file(training_.folder->path() / "best_run.json", replay_of(*best).dump(2) + "\n");
+    written_ = best;
+  }
+
+  // The line of the best, generation by generation.
+  Json replay_of(const MemberRecord& best) const {
+    Json document = document_of_member(run_);
+    std::vector<RunPhase> phases;
+    for (const MemberRecord& record : population_.lineage_of(best)) {
+      RunPhase phase = phase_of_generation(strategy_, record.generation);
+      phase.seed = member_seed(run_.seed, record.member);
+      phase.new_optimizer = record.parent && record.has_copied(strategy::MemberPart::weights) &&
+                            !record.has_copied(strategy::MemberPart::optimizer_state);
+      phase.set = all_values(run_.search, record.hyper_parameters);
+      phases.push_back(std::move(phase));
+    }
+    document["phases"] = to_json(phases);
+    document["seed"] = run_.seed;
+    document["output"] = (fs::path(run_.output) / "best_run").string();
+    return document;
+  }
+
+  void evaluate_best() {
+    if (!training_.data.test || !best_) return;
+    const auto member_run = std::make_shared<const Run>(run_of_member(run_, best_->hyper_parameters));
+    const auto net = std::make_shared<GraphModule>(member_run->graph, member_run->seed);
+    fill_module(population_.state_of(*best_)->weights, *net);
+    const Evaluation evaluation =
+        Evaluator(member_run, {.threads = static_cast<int>(usable_core_count())}).evaluate(net, training_.data.test);
+    training_.events.tell(event::EvaluationEnded{.step = best_->generation,
+                                                 .epoch = best_->generation,
+                                                 .seconds = training_.seconds(),
+                                                 .split = "test",
+                                                 .rows = evaluation.rows,
+                                                 .loss = evaluation.loss,
+                                                 .metrics = evaluation.metrics});
+  }
+
+  Training& training_;
+  const Run& run_;
+  strategy::PopulationBased strategy_;
+  MemberThreads pool_;
+  Population population_;
+  bool has_started_ = false;
+  std::optional<MemberRecord> best_;
+  std::optional<MemberRecord> written_;  // whose weights are in checkpoints/
+};
+
+}  // namespace
+
+void fit_population(Training& training) { PopulationFit(training).run(); }
+
+double try_members(const Training& training, std::int64_t steps) {
+  const Run& run = *training.run;
+  strategy::PopulationBased strategy = std::get<strategy::PopulationBased>(run.graph.effective_strategy());
+  const int at_a_time = members_at_a_time(strategy);
+  const std::int64_t idle = std::min(strategy.idle, strategy.population_size);
+  strategy.population_size = at_a_time;
+  strategy.generations = 1;
+  strategy.generation = {.steps = steps};
+  Run shorter = run;
+  shorter.graph.set_strategy(strategy);
+  const Training around{.run = std::make_shared<const Run>(std::move(shorter)),
+                        .data = training.data,
+                        .events = training.events,
+                        .options = training.options};
+  set_up_blas();
+  MemberThreads pool(threads_for(around, strategy));
+  Population population(pool, {.strategy = strategy, .space = run.search, .seed = run.seed});
+  const auto state = population.state_of(*population.run().best);
+  // Those that were tried stay in memory here, too.
+  return static_cast<double>(std::max<std::int64_t>(idle - at_a_time, 0)) *
+         static_cast<double>(state->weights.bytes() + state->optimizer.bytes());
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Populations by `tutti train`: the same on any number of threads and after a kill, what is left of them, and what is refused.
+#
+#   tests/unit/population_command_test.sh <tutti>
+set -uo pipefail
+root=$(readlink -f -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
+# shellcheck source=tests/unit/expect.sh
+source "$root/tests/unit/expect.sh"
+export TUTTI_QUIET=1
+tutti=$(readlink -f -- "$1")
+cd "$scratch" || exit 1
+
+# The irises, with six members.
+population='{"type": "PopulationBased", "population_size": 6, "generations": 4, "exploit": {"method": "Truncation", "fraction": 0.3},
+  "explore": {"method": "Perturbation", "factor": 0.3}, "generation": {"epochs": 2}}'
+search='{"optimizer.lr": {"float": [0.001, 0.3], "scale": "log"}, "data.batch_size": {"int": [4, 32]}}'
+short=("$tutti" train "$root/examples/iris.json" --set train={} --set 'data.split={"test": 0.2, "validation": 0.2}'
+       --set 'schedule="constant"' --set "graph.strategy=$population" --set "search=$search")
+
+expect 0 "generation 4  validation accuracy best" "${short[@]}" --output once
+expect 0 "member  score" "${short[@]}" --output once
+expect 0 "finished at generation 4" "${short[@]}" --output once --quiet
+expect 0 "24" grep -c '"hyper_parameters"' once/population.jsonl
+expect 0 "<svg" head -c 400 once/population.svg
+expect 0 '"best_score":' cat once/metrics.jsonl
+expect 0 "test loss" "$tutti" eval once
+expect 0 "validation loss" "$tutti" eval once --split validation
+expect 0 "" "$tutti" export once weights.safetensors
+expect 0 "search      optimizer.lr" "$tutti" check once --quick
+
+# By itself the schedule of the best reaches the same.
+expect 0 "finished at step" "$tutti" train once/best_run.json
+reached=$("$tutti" eval once --split validation --json)
+reached=${reached%,\"weights*}
+expect 0 "${reached#*\"rows\"}" "$tutti" eval once/best_run --weights last --split validation --json
+
+# Threads, and being killed again and again, change nothing.
+for threads in 1 3; do
+  expect 0 "" "${short[@]}" --quiet --output "threads$threads" --set "graph.strategy.threads=$threads"
+  expect 0 "" cmp once/population.jsonl "threads$threads/population.jsonl"
+done
+for after in 0.4 0.7 0.9 1.1 1.3; do
+  (timeout -s KILL "$after" "${short[@]}" --quiet --output killed --resume) >/dev/null 2>&1
+done
+expect 0 "finished at generation 4" "${short[@]}" --quiet --output killed --resume
+expect 0 "" cmp once/population.jsonl killed/population.jsonl
+expect 0 "" cmp once/best_run.json <(sed 's|killed/best_run|once/best_run|' killed/best_run.json)
+
+# Each at its own pace: all generations of all members.
+expect 0 "finished at generation 4" "${short[@]}" --quiet --output free --set 'graph.strategy.pace="asynchronous"'
+expect 0 "24" grep -c '"hyper_parameters"' free/population.jsonl
+expect 0 "finished at step" "$tutti" train free/best_run.json
+
+# <error> <option>...: refused, and nothing is left behind.
+refused() {
+  expect 2 "$1" "${short[@]}" --output never "${@:2}"
+  expect 1 "" test -e never
+}
+refused "search.optimizer.lrr: 0 cannot be: optimizer: unknown key" --set 'search={"optimizer.lrr": {"float": [0, 1]}}'
+refused "search.optimizer.lr: the range from 1 to 1 is empty" --set 'search={"optimizer.lr": {"float": [1, 1]}}'
+refused "search.optimizer.lr: a log scale begins above 0" --set 'search={"optimizer.lr": {"float": [0, 1], "scale": "log"}}'
+refused "it changes the shape of weights" --set 'search={"graph.hidden.units": {"int": [2, 9]}}'
+refused "rows for validation" --set 'data.split={"test": 0.2}'
+refused "as long as the strategy has generations" --set train.epochs=3
+expect 0 "all 4 generations were taken before; graph.strategy.generations may ask for more" "${short[@]}" --output once --resume
+expect 2 "is of another search space" "${short[@]}" --output once --resume --set 'search={"optimizer.lr": {"float": [2, 3]}}'
+finish

@@ -1,0 +1,429 @@
+#include <tutti/coordinate/population.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <support/scratch_folder.hpp>
+#include <support/usage_error.hpp>
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using strategy::MemberPart;
+using strategy::PopulationBased;
+using testing::ScratchFolder;
+using testing::usage_error;
+
+// Learns a sum of its hyper-parameter and of what it draws; keeps how often it trained with this optimizer.
+class Summer : public PopulationMember {
+ public:
+  explicit Summer(const MemberTask& task) : rate_(number_in(task.hyper_parameters, "rate")) {}
+
+  void load(const MemberState& state) override {
+    sum_ = state.weights.at("sum").values<double>()[0];
+    if (const NamedArray* trained = state.optimizer.find("trained")) trained_ = trained->values<std::int64_t>()[0];
+  }
+  void train(const MemberTask& task) override {
+    RandomStream draws({task.seed, static_cast<std::uint64_t>(task.generation)});
+    sum_ += rate_ + 0.01 * draws.normal();
+    ++trained_;
+  }
+  MemberScore evaluate() override { return {.value = sum_, .samples = {sum_ - 0.1, sum_, sum_ + 0.1}}; }
+  MemberState save() override {
+    MemberState state;
+    state.weights.add("sum", {}, std::span(&sum_, 1));
+    state.optimizer.add("trained", {}, std::span(&trained_, 1));
+    return state;
+  }
+
+ private:
+  double rate_;
+  double sum_ = 0;
+  std::int64_t trained_ = 0;
+};
+
+SearchSpace rates() { return {{{"rate", search::Float{0.1, 1, Scale::log}}, {"kind", search::Int{1, 6}}}}; }
+
+MemberThreadsOptions on_threads(int threads) {
+  return {.make = [](const MemberTask& task) { return std::make_unique<Summer>(task); }, .threads = threads};
+}
+
+PopulationOptions options_for(PopulationBased strategy, std::uint64_t seed = 5) {
+  return {.strategy = std::move(strategy), .space = rates(), .seed = seed};
+}
+
+std::vector<PopulationBased> many_strategies() {
+  std::vector<PopulationBased> all;
+  for (const strategy::ExploitStrategy& exploit : std::vector<strategy::ExploitStrategy>{
+           strategy::Truncation{.fraction = 0.3}, strategy::Binary{.threshold = 0.05}, strategy::WelchTTest{},
+           strategy::None{}}) {
+    for (const strategy::ExploreStrategy& explore : std::vector<strategy::ExploreStrategy>{
+             strategy::Perturbation{.factor = 0.3, .resample = 0.2}, strategy::Resample{}, strategy::Noise{}}) {
+      all.push_back({.population_size = 7, .generations = 6, .exploit = exploit, .explore = explore});
+    }
+  }
+  all.push_back({.population_size = 6, .generations = 5, .copy = {MemberPart::weights}});
+  all.push_back({.population_size = 6, .generations = 5, .copy = {MemberPart::hyper_parameters}});
+  all.push_back({.population_size = 1, .generations = 3});
+  return all;
+}
+
+std::vector<MemberRecord> history_of(const PopulationBased& strategy, int threads, std::uint64_t seed = 5) {
+  MemberThreads pool(on_threads(threads));
+  Population population(pool, options_for(strategy, seed));
+  EXPECT_TRUE(population.run().is_finished);
+  return population.history();
+}
+
+TEST(Population, IsTheSameOnAnyNumberOfThreads) {
+  for (const PopulationBased& strategy : many_strategies()) {
+    const std::vector<MemberRecord> once = history_of(strategy, 1);
+    EXPECT_EQ(once, history_of(strategy, 2));
+    EXPECT_EQ(once, history_of(strategy, 5));
+    EXPECT_NE(once, history_of(strategy, 1, 6));
+  }
+}
+
+TEST(Population, KeepsItsSizeItsRangesAndAConsistentLineage) {
+  for (const PopulationBased& strategy : many_strategies()) {
+    MemberThreads pool(on_threads(2));
+    Population population(pool, options_for(strategy));
+    (void)population.run();
+    std::map<MemberKey, MemberRecord> all;
+    for (const MemberRecord& record : population.history()) {
+      EXPECT_EQ(why_not_in(rates(), record.hyper_parameters), std::nullopt);
+      EXPECT_TRUE(all.emplace(record.key(), record).second);
+    }
+    ASSERT_EQ(std::ssize(all), strategy.population_size * strategy.generations);
+    for (const auto& [key, record] : all) {
+      if (key.generation == 1) {
+        EXPECT_FALSE(record.parent);
+        continue;
+      }
+      const MemberRecord& before = all.at({key.member, key.generation - 1});
+      if (!record.parent) {
+        // Only members that took over explore.
+        EXPECT_EQ(record.hyper_parameters, before.hyper_parameters);
+        continue;
+      }
+      EXPECT_EQ(record.parent->generation, key.generation - 1);
+      EXPECT_NE(record.parent->member, key.member);
+      EXPECT_GT(*all.at(*record.parent).score, *before.score);
+      EXPECT_EQ(record.copied, strategy.copy);
+    }
+    const std::vector<MemberRecord> line = population.lineage_of(*population.best());
+    ASSERT_EQ(std::ssize(line), population.best()->generation);
+    for (std::size_t i = 0; i < line.size(); ++i) EXPECT_EQ(line[i].generation, static_cast<std::int64_t>(i) + 1);
+  }
+}
+
+TEST(Population, GoesOnFromWhatWasTakenOver) {
+  // The score is the sum of all that was trained with: that of the line.
+  for (const PopulationBased& strategy : many_strategies()) {
+    MemberThreads pool(on_threads(2));
+    Population population(pool, options_for(strategy));
+    const MemberRecord best = *population.run().best;
+    double sum = 0;
+    std::int64_t trained = 0;
+    for (const MemberRecord& record : population.lineage_of(best)) {
+      if (record.has_copied(MemberPart::weights) && !record.has_copied(MemberPart::optimizer_state)) trained = 0;
+      ++trained;
+      sum += number_in(record.hyper_parameters, "rate");
+    }
+    EXPECT_NEAR(*best.score, sum, 0.3);
+    const auto state = population.state_of(best);
+    EXPECT_EQ(state->weights.at("sum").values<double>()[0], *best.score);
+    EXPECT_EQ(state->optimizer.at("trained").values<std::int64_t>()[0], trained);
+  }
+}
+
+TEST(Population, ReturnsTheBestAsItWasEvaluated) {
+  for (const bool higher : {true, false}) {
+    MemberThreads pool(on_threads(2));
+    PopulationOptions options = options_for({.population_size = 5, .generations = 4});
+    options.higher_is_better = higher;
+    Population population(pool, options);
+    const MemberRecord best = *population.run().best;
+    for (const MemberRecord& record : population.history())
+      EXPECT_TRUE(higher ? *record.score <= *best.score : *record.score >= *best.score);
+    EXPECT_EQ(population.state_of(best)->weights.at("sum").values<double>()[0], *best.score);
+  }
+}
+
+// --- interrupted, killed, damaged ---
+
+TEST(Population, EndsTheSameHoweverOftenItIsInterrupted) {
+  const std::vector<PopulationBased> strategies = many_strategies();
+  for (std::size_t s = 0; s < strategies.size(); s += 3) {
+    const PopulationBased& strategy = strategies[s];
+    const std::vector<MemberRecord> once = history_of(strategy, 1);
+    const ScratchFolder folder;
+    std::vector<MemberRecord> history;
+    for (int run = 0; run < 200; ++run) {
+      MemberThreads pool(on_threads(1 + run % 3));
+      PopulationOptions options = options_for(strategy);
+      options.folder = folder.path();
+      int looks = 0;
+      options.is_interrupted = [&] { return ++looks > 4 * (1 + run); };
+      Population population(pool, options);
+      population.resume();
+      const PopulationResult result = population.run();
+      history = population.history();
+      if (!result.is_finished) continue;
+      EXPECT_EQ(population.state_of(*result.best)->weights.at("sum").values<double>()[0], *result.best->score);
+      break;
+    }
+    EXPECT_EQ(history, once);
+  }
+}
+
+TEST(Population, GoesOnFromTheGenerationBeforeWhereTheLastIsDamaged) {
+  const PopulationBased strategy{.population_size = 4, .generations = 6};
+  const std::vector<MemberRecord> once = history_of(strategy, 1);
+  for (const bool is_log : {true, false}) {
+    const ScratchFolder folder;
+    PopulationOptions options = options_for(strategy);
+    options.folder = folder.path();
+    options.strategy.generations = 4;
+    {
+      MemberThreads pool(on_threads(2));
+      (void)Population(pool, options).run();
+    }
+    if (is_log) {
+      const auto log = folder.path() / "population.jsonl";
+      std::filesystem::resize_file(log, std::filesystem::file_size(log) - 10);
+    } else {
+      std::ofstream(folder.path() / "members" / "generation-4-member-2.safetensors") << "damage";
+    }
+    options.strategy.generations = 6;
+    MemberThreads pool(on_threads(2));
+    std::vector<std::string> problems;
+    options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
+    Population population(pool, options);
+    population.resume();
+    EXPECT_EQ(population.finished(), 3);
+    EXPECT_EQ(problems.empty(), is_log);
+    (void)population.run();
+    EXPECT_EQ(population.history(), once);
+    EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), once);
+  }
+}
+
+TEST(Population, RefusesToGoOnWithAnotherSpaceOrSize) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 4, .generations = 2});
+  options.folder = folder.path();
+  MemberThreads pool(on_threads(2));
+  (void)Population(pool, options).run();
+  options.strategy.population_size = 3;
+  EXPECT_NE(usage_error([&] { Population(pool, options).resume(); }).find("has a member 3, and population_size is 3"),
+            std::string::npos);
+  options.strategy.population_size = 4;
+  options.space.dimensions[0].range = search::Float{2, 3};
+  EXPECT_NE(usage_error([&] { Population(pool, options).resume(); }).find("is of another search space: rate: "),
+            std::string::npos);
+}
+
+TEST(Population, KeepsFewMembersInMemoryAndFewFiles) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 9, .generations = 8, .idle = 2});
+  options.folder = folder.path();
+  MemberThreads pool(on_threads(2));
+  Population population(pool, options);
+  const PopulationResult result = population.run();
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "members"))
+    files += entry.exists() ? 1 : 0;
+  EXPECT_LE(files, 9 * 2 + 2);
+  EXPECT_TRUE(std::filesystem::exists(
+      folder.path() / "members" /
+      fmt::format("generation-{}-member-{}.safetensors", result.best->generation, result.best->member)));
+}
+
+TEST(MemberStore, HoldsNoMoreThanItMayInMemory) {
+  const ScratchFolder folder;
+  MemberStore store(folder.path() / "members", 3);
+  for (std::int64_t member = 0; member < 20; ++member) {
+    MemberState state;
+    const auto number = static_cast<double>(member);
+    state.weights.add("w", {}, std::span(&number, 1));
+    store.put({member, 1}, std::move(state));
+    EXPECT_LE(store.in_memory(), 3);
+  }
+  for (std::int64_t member = 0; member < 20; ++member) {
+    EXPECT_EQ(store.get({member, 1})->weights.at("w").values<double>()[0], static_cast<double>(member));
+    EXPECT_LE(store.in_memory(), 3);
+  }
+  store.keep([](MemberKey key) { return key.member == 7; });
+  EXPECT_TRUE(store.has({7, 1}));
+  EXPECT_FALSE(store.has({8, 1}));
+}
+
+// --- members that fail ---
+
+TEST(Population, ReplacesMembersThatFailAndSaysSo) {
+  for (const strategy::ExploitStrategy& exploit : std::vector<strategy::ExploitStrategy>{
+           strategy::Truncation{}, strategy::Binary{.threshold = 9}, strategy::None{}}) {
+    for (const bool throws : {true, false}) {
+      struct Faulty final : Summer {
+        Faulty(const MemberTask& task, bool is_bad, bool its_way) : Summer(task), bad(is_bad), throws(its_way) {}
+        void train(const MemberTask& task) override {
+          Summer::train(task);
+          if (bad && throws) throw std::runtime_error("out of luck\nat some line");
+        }
+        MemberScore evaluate() override { return bad ? MemberScore{.value = std::nan("")} : Summer::evaluate(); }
+        bool bad;
+        bool throws;
+      };
+      MemberThreads pool({.make =
+                              [&](const MemberTask& task) {
+                                const bool is_bad = (task.member + task.generation) % 3 == 0;
+                                return std::make_unique<Faulty>(task, is_bad, throws);
+                              },
+                          .threads = 2});
+      PopulationOptions options = options_for({.population_size = 5, .generations = 4, .exploit = exploit});
+      std::vector<std::string> problems;
+      options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
+      Population population(pool, options);
+      EXPECT_TRUE(population.run().is_finished);
+      std::map<MemberKey, MemberRecord> all;
+      for (const MemberRecord& record : population.history()) all.emplace(record.key(), record);
+      std::size_t failed = 0;
+      for (const auto& [key, record] : all) {
+        const bool is_bad = (key.member + key.generation) % 3 == 0;
+        EXPECT_EQ(record.score.has_value(), !is_bad);
+        if (!is_bad) continue;
+        ++failed;
+        EXPECT_EQ(record.failure, throws ? "out of luck" : "its score is nan");
+        const auto next = all.find({key.member, key.generation + 1});
+        if (next == all.end()) continue;
+        ASSERT_TRUE(next->second.parent);
+        EXPECT_TRUE(all.at(*next->second.parent).score);
+        EXPECT_EQ(next->second.copied.size(), 3U);
+      }
+      EXPECT_EQ(problems.size(), failed);
+    }
+  }
+}
+
+TEST(Population, EndsWhereAllMembersFail) {
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    MemberThreads pool(
+        {.make = [](const MemberTask&) -> std::unique_ptr<PopulationMember> { throw std::runtime_error("no room"); },
+         .threads = 2});
+    Population population(pool, options_for({.population_size = 3, .generations = 2, .pace = pace}));
+    try {
+      (void)population.run();
+      ADD_FAILURE() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "all 3 members have failed; the last: no room");
+    }
+  }
+}
+
+TEST(MemberThreads, EndWithinTheDeadlineWhereAMemberHangs) {
+  struct Hanging final : Summer {
+    Hanging(const MemberTask& task, std::shared_ptr<std::atomic<bool>> go) : Summer(task), let_go(std::move(go)) {}
+    void train(const MemberTask& task) override {
+      while (task.member == 1 && !*let_go) std::this_thread::sleep_for(1ms);
+      for (int i = 0; i < 3; ++i) task.go_on();
+    }
+    std::shared_ptr<std::atomic<bool>> let_go;
+  };
+  auto let_go = std::make_shared<std::atomic<bool>>(false);
+  {
+    MemberThreads pool({.make = [let_go](const MemberTask& task) { return std::make_unique<Hanging>(task, let_go); },
+                        .threads = 2,
+                        .deadline = 200ms});
+    Population population(pool, options_for({.population_size = 3, .generations = 2}));
+    try {
+      (void)population.run();
+      ADD_FAILURE() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "member 1 has not gone on within 0.2 s");
+    }
+  }
+  *let_go = true;
+}
+
+// --- each at its own pace ---
+
+TEST(AsynchronousPopulation, TrainsAllMembersForAllGenerations) {
+  for (const int threads : {1, 3}) {
+    const ScratchFolder folder;
+    PopulationOptions options =
+        options_for({.population_size = 6, .generations = 7, .pace = strategy::Pace::asynchronous});
+    options.folder = folder.path();
+    std::vector<std::int64_t> generations;
+    options.on_generation = [&](std::int64_t generation) { generations.push_back(generation); };
+    bool is_finished = false;
+    for (int run = 0; run < 100 && !is_finished; ++run) {
+      int looks = 0;
+      options.is_interrupted = [&] { return ++looks > 9; };
+      MemberThreads pool(on_threads(threads));
+      Population population(pool, options);
+      population.resume();
+      is_finished = population.run().is_finished;
+      std::map<std::int64_t, std::int64_t> last;
+      std::set<MemberKey> seen;
+      for (const MemberRecord& record : population.history()) {
+        EXPECT_EQ(record.generation, ++last[record.member]);
+        EXPECT_TRUE(!record.parent || seen.contains(*record.parent));
+        seen.insert(record.key());
+      }
+      if (!is_finished) continue;
+      EXPECT_EQ(seen.size(), 42U);
+      EXPECT_NO_THROW((void)population.state_of(*population.best()));
+    }
+    EXPECT_TRUE(is_finished);
+    EXPECT_EQ(generations.back(), 7);
+  }
+}
+
+// --- what is refused ---
+
+TEST(Population, RefusesWhatCannotBe) {
+  MemberThreads pool(on_threads(1));
+  const auto why = [&](const PopulationOptions& options) {
+    return usage_error([&] { Population population(pool, options); });
+  };
+  EXPECT_NE(why(options_for({.population_size = 0})).find("population_size"), std::string::npos);
+  EXPECT_NE(why(options_for({.copy = {}})).find("copy: expected at least one part"), std::string::npos);
+  EXPECT_NE(why(options_for({.copy = {MemberPart::optimizer_state}})).find("belongs to weights"), std::string::npos);
+  PopulationOptions options = options_for({.population_size = 2});
+  options.first = {{{"rate", "0.5"}, {"kind", "1"}}};
+  EXPECT_EQ(why(options), "expected the first hyper-parameters of each of 2 members, found 1");
+  options.first.push_back({{"rate", "5"}, {"kind", "1"}});
+  EXPECT_NE(why(options).find("rate: 5 is not in the search space"), std::string::npos);
+  EXPECT_EQ(usage_error([&] { MemberThreads none({.make = {}}); }), "members: expected a function that makes one");
+  // With a test that needs several scores of each.
+  struct Single final : Summer {
+    using Summer::Summer;
+    MemberScore evaluate() override { return {.value = 1}; }
+  };
+  MemberThreads singles({.make = [](const MemberTask& task) { return std::make_unique<Single>(task); }});
+  Population population(singles, options_for({.population_size = 2, .exploit = strategy::WelchTTest{}}));
+  EXPECT_EQ(usage_error([&] { (void)population.run(); }),
+            "WelchTTest compares at least two scores of a member, and member 0 has 0");
+}
+
+}  // namespace
+}  // namespace tutti

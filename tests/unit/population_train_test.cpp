@@ -1,0 +1,329 @@
+// Populations of graphs, and runs with phases: the same population on any number of threads and after an interruption,
+// and a schedule that was found reaches its score again to the bit.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tutti/base/json.hpp>
+#include <tutti/coordinate/population_log.hpp>
+#include <tutti/train/phase.hpp>
+
+#include "support/scratch_folder.hpp"
+#include "support/train_runs.hpp"
+#include "support/usage_error.hpp"
+
+namespace tutti::population_train_test {
+namespace {
+
+using namespace tutti::testing;  // NOLINT: what this file is about
+using ::testing::HasSubstr;
+
+Json population_run(const std::filesystem::path& output, const Json& strategy = Json::object()) {
+  Json run = small_run(output);
+  run["train"] = Json::object();
+  run["data"]["drop_last"] = true;  // batch norm needs two rows
+  run["data"]["split"] = {{"validation", 0.25}};
+  run["graph"]["strategy"] = {{"type", "PopulationBased"},
+                              {"population_size", 5},
+                              {"generations", 4},
+                              {"exploit", {{"method", "Truncation"}, {"fraction", 0.4}}},
+                              {"explore", {{"method", "Perturbation"}, {"factor", 0.3}, {"resample", 0.2}}}};
+  run["graph"]["strategy"].update(strategy);
+  run["search"] = Json::parse(R"({"optimizer.lr": {"float": [0.001, 0.5], "scale": "log"},
+      "graph.body.drop.p": {"float": [0, 0.5]}, "data.batch_size": {"int": [4, 20]},
+      "train.clip_norm": {"categorical": [0, 1, 5]}})");
+  return run;
+}
+
+std::vector<MemberRecord> records_in(const std::filesystem::path& output) {
+  return PopulationLog(output / "population.jsonl").read();
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+// Of its last evaluation on these rows.
+double last_score(const Told& told, const std::string& split, const std::string& metric) {
+  double score = std::nan("");
+  for (const auto& evaluation : told.of<event::EvaluationEnded>()) {
+    if (evaluation.split != split) continue;
+    score = evaluation.loss;
+    for (const NamedNumber& its : evaluation.metrics) {
+      if (its.name == metric) score = its.value;
+    }
+  }
+  return score;
+}
+
+// The kinds of populations that tests go through.
+std::vector<Json> many_strategies() {
+  return {
+      Json::object(),
+      {{"exploit", {{"method", "Binary"}, {"threshold", 0.01}}}, {"explore", {{"method", "Noise"}, {"sigma", 0.2}}}},
+      {{"exploit", {{"method", "WelchTTest"}, {"significance", 0.5}, {"scores", 4}}},
+       {"explore", {{"method", "Resample"}}}},
+      {{"exploit", {{"method", "None"}}}},
+      {{"copy", {"weights"}}, {"generation", {{"steps", 7}}}},
+      {{"copy", {"hyper_parameters"}}},
+      {{"inner", data_parallel(2)}, {"generation", {{"epochs", 2}}}}};
+}
+
+TEST(PopulationTrain, TheSameOnAnyNumberOfThreads) {
+  for (const Json& strategy : many_strategies()) {
+    const ScratchFolder scratch;
+    std::vector<std::string> logs;
+    std::vector<ParameterSet> best;
+    for (const int threads : {1, 2, 5}) {
+      Json run = population_run(scratch / std::to_string(threads), strategy);
+      run["graph"]["strategy"]["threads"] = threads;
+      const Trained trained = train_small(read_small(run));
+      EXPECT_EQ(trained.result.step, 4);
+      logs.push_back(text_of(scratch / std::to_string(threads) / "population.jsonl"));
+      best.push_back(weights_in(trained.result.last_checkpoint));
+    }
+    EXPECT_EQ(logs[0], logs[1]) << strategy;
+    EXPECT_EQ(logs[0], logs[2]) << strategy;
+    EXPECT_TRUE(best[0] == best[1] && best[0] == best[2]) << strategy;
+  }
+}
+
+TEST(PopulationTrain, TheScheduleOfTheBestReachesItsScoreToTheBit) {
+  for (const Json& strategy : many_strategies()) {
+    for (const char* schedule : {"constant", "cosine"}) {
+      const ScratchFolder scratch;
+      Json run = population_run(scratch / "population", strategy);
+      run["schedule"] = schedule;
+      const Trained trained = train_small(read_small(run));
+      ASSERT_TRUE(trained.result.best.value);
+      Registry registry;
+      add_points(registry);
+      const auto replay = read_run(JsonDocument::read_file(scratch / "population" / "best_run.json").root(), registry);
+      EXPECT_EQ(static_cast<std::int64_t>(replay.phases.size()), trained.result.best.step);
+      const Trained again = train_small(replay);
+      EXPECT_EQ(last_score(*again.told, "validation", "accuracy"), *trained.result.best.value) << strategy << schedule;
+      EXPECT_TRUE(weights_in(again.result.last_checkpoint) == weights_in(trained.result.last_checkpoint))
+          << strategy << schedule;
+    }
+  }
+}
+
+TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
+  const ScratchFolder scratch;
+  const Json plain = population_run(scratch / "plain");
+  const Trained once = train_small(read_small(plain));
+  Json run = plain;
+  run["output"] = (scratch / "often").string();
+  Trained last;
+  int runs = 0;
+  do {
+    last = train_small(read_small(run), {.resume = true, .interrupt_at = 4 + 5 * runs});
+  } while (++runs < 50 && last.result.reason == event::RunEnded::Reason::interrupted);
+  EXPECT_GT(runs, 2);
+  EXPECT_EQ(last.result.reason, event::RunEnded::Reason::finished);
+  EXPECT_EQ(records_in(scratch / "often"), records_in(scratch / "plain"));
+  EXPECT_EQ(text_of(scratch / "often" / "population.jsonl"), text_of(scratch / "plain" / "population.jsonl"));
+  EXPECT_TRUE(weights_in(last.result.last_checkpoint) == weights_in(once.result.last_checkpoint));
+}
+
+TEST(PopulationTrain, TellsOfMembersGenerationsAndTheBest) {
+  const ScratchFolder scratch;
+  const Trained trained = train_small(read_small(population_run(scratch / "run")));
+  const auto members = trained.told->of<event::MemberEvaluated>();
+  const auto generations = trained.told->of<event::GenerationEnded>();
+  ASSERT_EQ(members.size(), 20U);
+  ASSERT_EQ(generations.size(), 4U);
+  EXPECT_EQ(trained.told->of<event::RunStarted>().at(0).unit, "generation");
+  double best = 0;
+  for (const auto& member : members) best = std::max(best, member.score);
+  EXPECT_EQ(*trained.result.best.value, best);
+  EXPECT_EQ(trained.result.best.of, "validation accuracy");
+  for (const auto& generation : generations) {
+    double its_best = 0;
+    std::int64_t took_over = 0;
+    for (const auto& member : members) {
+      if (member.generation != generation.generation) continue;
+      its_best = std::max(its_best, member.score);
+      took_over += member.parent ? 1 : 0;
+    }
+    EXPECT_EQ(generation.best_score, its_best);
+    EXPECT_EQ(generation.took_over, took_over);
+  }
+  // The best is evaluated with rows to test with once, at the end.
+  EXPECT_EQ(trained.told->of<event::EvaluationEnded>().size(), 1U);
+}
+
+TEST(PopulationTrain, MayChangeTheOptimizerAndWhatBelongsToIt) {
+  const ScratchFolder scratch;
+  Json run = population_run(scratch / "run", {{"population_size", 6}, {"generations", 5}});
+  run["search"] = Json::parse(R"({"optimizer.name": {"categorical": ["sgd", "adam", "rmsprop"]},
+      "optimizer.lr": {"float": [0.001, 0.1], "scale": "log"},
+      "optimizer.momentum": {"conditional": {"float": [0, 0.9]}, "when": {"optimizer.name": ["sgd", "rmsprop"]}},
+      "optimizer.beta1": {"conditional": {"float": [0.5, 0.99], "scale": "reverse_log"}, "when": {"optimizer.name": "adam"}},
+      "schedule": {"categorical": ["constant", {"name": "cosine", "warmup": 3}]}})");
+  const Trained trained = train_small(read_small(run));
+  std::set<std::string> names;
+  for (const MemberRecord& record : records_in(scratch / "run")) {
+    EXPECT_TRUE(record.score) << record.failure;
+    names.insert(text_in(record.hyper_parameters, "optimizer.name"));
+  }
+  EXPECT_GE(names.size(), 2U);
+  Registry registry;
+  add_points(registry);
+  const Trained again =
+      train_small(read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry));
+  EXPECT_EQ(last_score(*again.told, "validation", "accuracy"), *trained.result.best.value);
+  // What it wrote of itself is the same run.
+  const Trained third =
+      train_small(read_run(JsonDocument::read_file(scratch / "run" / "best_run" / "run.json").root(), registry));
+  EXPECT_EQ(last_score(*third.told, "validation", "accuracy"), *trained.result.best.value);
+}
+
+TEST(PopulationTrain, SearchesNetworksOfAnyShapeWhereNobodyTakesOver) {
+  const ScratchFolder scratch;
+  Json run = population_run(scratch / "run", {{"exploit", {{"method", "None"}}}, {"generations", 2}});
+  run["search"] = Json::parse(R"({"graph.hidden.units": {"int": [2, 40]}})");
+  const Trained trained = train_small(read_small(run));
+  EXPECT_TRUE(trained.result.best.value);
+  run["graph"]["strategy"]["exploit"] = {{"method", "Truncation"}, {"fraction", 0.2}};
+  EXPECT_THAT(usage_error([&] { (void)read_small(run); }),
+              HasSubstr("search.graph.hidden.units: it changes the shape of weights"));
+}
+
+TEST(PopulationTrain, GoesOnWithoutMembersThatGoAstray) {
+  const ScratchFolder scratch;
+  Json run = population_run(scratch / "run", {{"population_size", 8}, {"generations", 3}});
+  run["search"] = Json::parse(R"({"optimizer.lr": {"float": [1e-3, 1e6], "scale": "log"}})");
+  run["metrics"] = Json::array();
+  const Trained trained = train_small(read_small(run));
+  std::int64_t failed = 0;
+  for (const auto& generation : trained.told->of<event::GenerationEnded>()) failed += generation.failed;
+  EXPECT_GT(failed, 0);
+  EXPECT_EQ(static_cast<std::int64_t>(trained.told->of<event::Warned>().size()), failed);
+  EXPECT_TRUE(std::isfinite(*trained.result.best.value));
+}
+
+TEST(PopulationTrain, RefusesByName) {
+  const ScratchFolder scratch;
+  const auto why = [&](const std::function<void(Json&)>& change) {
+    Json run = population_run(scratch / "run");
+    change(run);
+    return usage_error([&] { (void)read_small(run); });
+  };
+  const auto searched = [&](const char* path, const char* range) {
+    return why([&](Json& run) { run["search"] = {{path, Json::parse(range)}}; });
+  };
+  const char* numbers = R"({"float": [0, 1]})";
+  EXPECT_THAT(searched("optimizer.lrr", numbers),
+              HasSubstr("search.optimizer.lrr: 0 cannot be: optimizer: unknown key"));
+  EXPECT_THAT(searched("graph.dropp.p", numbers), HasSubstr("there is no key or node"));
+  EXPECT_THAT(searched("graph.body.drop.q", numbers), HasSubstr("search.graph.body.drop.q: "));
+  EXPECT_THAT(searched("graph.body.drop.p", R"({"float": [0, 2]})"), HasSubstr("2 cannot be: "));
+  EXPECT_THAT(searched("optimizer.lr", R"({"float": [0, 1], "scale": "log"})"),
+              HasSubstr("search.optimizer.lr: a log"));
+  EXPECT_THAT(searched("optimizer.lr", R"({"float": [1, 1]})"),
+              HasSubstr("search.optimizer.lr: the range from 1 to 1"));
+  EXPECT_THAT(searched("seed", R"({"int": [0, 9]})"), HasSubstr("each member has one of its own"));
+  EXPECT_THAT(searched("graph.strategy.generations", R"({"int": [1, 9]})"), HasSubstr("this cannot be searched"));
+  EXPECT_THAT(searched("data.split.validation", numbers), HasSubstr("members are compared by the same rows"));
+  EXPECT_THAT(searched("train.epochs", R"({"int": [1, 9]})"), HasSubstr("this cannot be searched"));
+  EXPECT_THAT(why([](Json& run) { run.erase("search"); }), HasSubstr("there is nothing to search"));
+  EXPECT_THAT(why([](Json& run) { run["data"].erase("split"); }), HasSubstr("rows for validation"));
+  EXPECT_THAT(why([](Json& run) { run["train"]["epochs"] = 3; }), HasSubstr("as long as the strategy has generations"));
+  EXPECT_THAT(why([](Json& run) {
+                run["graph"]["strategy"] = {{"type", "Local"}};
+              }),
+              HasSubstr("search: Local searches nothing; PopulationBased does"));
+}
+
+// --- phases ---
+
+Json phased_run(const std::filesystem::path& output) {
+  Json run = small_run(output);
+  run["train"] = Json::object();
+  run["data"]["drop_last"] = true;
+  run["phases"] = Json::parse(R"([{"steps": 5, "set": {"optimizer.lr": 0.1}},
+      {"epochs": 1, "set": {"data.batch_size": 7, "graph.body.drop.p": 0.4}},
+      {"steps": 4, "new_optimizer": true, "set": {"optimizer": {"name": "adam", "lr": 0.01}}},
+      {"steps": 3, "seed": 9, "set": {"optimizer.momentum": null}}])");
+  return run;
+}
+
+TEST(PhasedTrain, GoesThroughItsPhases) {
+  const ScratchFolder scratch;
+  const Trained trained = train_small(read_small(phased_run(scratch / "run")));
+  const auto steps = trained.told->of<event::StepEnded>();
+  ASSERT_EQ(steps.size(), 5U + 9 + 4 + 3);
+  EXPECT_EQ(steps[4].lr, 0.1);
+  EXPECT_EQ(steps[5].lr, 0.05);
+  EXPECT_EQ(steps[4].rows, 10);
+  EXPECT_EQ(steps[5].rows, 7);
+  EXPECT_EQ(steps[14].lr, 0.01);
+  EXPECT_EQ(steps[18].lr, 0.05);
+}
+
+TEST(PhasedTrain, EndsWithTheSameBitsWhereverItIsInterrupted) {
+  const ScratchFolder scratch;
+  const Trained once = train_small(read_small(phased_run(scratch / "once")));
+  for (const int step : {1, 4, 5, 6, 13, 14, 15, 18, 20}) {
+    const Json run = phased_run(scratch / std::to_string(step));
+    (void)train_small(read_small(run), {.interrupt_at = step});
+    const Trained resumed = train_small(read_small(run), {.resume = true});
+    EXPECT_TRUE(arrays_in(resumed.result.last_checkpoint) == arrays_in(once.result.last_checkpoint)) << step;
+  }
+}
+
+TEST(PhasedTrain, IsTheSameOnSeveralProcesses) {
+  const ScratchFolder scratch;
+  std::vector<ParameterSet> learnt;
+  for (const int processes : {1, 2}) {
+    Json run = phased_run(scratch / std::to_string(processes));
+    run["graph"]["strategy"] = data_parallel(2, {{"logical_shards", 4}});
+    run["phases"][1]["set"].erase("data.batch_size");
+    learnt.push_back(weights_in(train_small(read_small(run), {.processes = processes}).result.last_checkpoint));
+  }
+  EXPECT_TRUE(learnt[0] == learnt[1]);
+}
+
+TEST(PhasedTrain, OnePhaseIsTheRunItself) {
+  const ScratchFolder scratch;
+  Json plain = small_run(scratch / "plain");
+  plain["data"]["drop_last"] = true;
+  plain["schedule"] = "cosine";
+  Json phased = plain;
+  phased["output"] = (scratch / "phased").string();
+  phased["train"] = Json::object();
+  phased["phases"] = Json::parse(R"([{"steps": 9}, {"steps": 5}])");
+  EXPECT_TRUE(weights_in(train_small(read_small(plain)).result.last_checkpoint) ==
+              weights_in(train_small(read_small(phased)).result.last_checkpoint));
+}
+
+TEST(PhasedTrain, RefusesByName) {
+  const ScratchFolder scratch;
+  const auto why = [&](const char* phases) {
+    Json run = phased_run(scratch / "run");
+    run["phases"] = Json::parse(phases);
+    return usage_error([&] { (void)read_small(run); });
+  };
+  EXPECT_THAT(why("[]"), HasSubstr("phases: expected at least one phase"));
+  EXPECT_THAT(why("[{}]"), HasSubstr("phases[0]: expected epochs or steps"));
+  EXPECT_THAT(why(R"([{"steps": 1, "epochs": 1}])"), HasSubstr("expected one of the two"));
+  EXPECT_THAT(why(R"([{"steps": 1}, {"steps": 1, "set": {"optimizer.lrr": 1}}])"), HasSubstr("lrr"));
+  EXPECT_THAT(why(R"([{"steps": 1}, {"steps": 1, "set": {"graph.hidden.units": 3}}])"),
+              HasSubstr("phases[1]: it changes the shape of weights"));
+  EXPECT_THAT(why(R"([{"steps": 1, "sets": {}}])"), HasSubstr("phases[0]: unknown key \"sets\""));
+  Json run = phased_run(scratch / "run");
+  run["train"]["steps"] = 3;
+  EXPECT_THAT(usage_error([&] { (void)read_small(run); }), HasSubstr("the run is as long as its phases"));
+}
+
+}  // namespace
+}  // namespace tutti::population_train_test
