@@ -50,13 +50,6 @@ struct Request {
   RunOptions run{.seconds = 1};
 };
 
-std::vector<std::string> parse_names(std::string_view option, const std::string& text,
-                                     const std::vector<std::string_view>& known) {
-  std::vector<std::string> names = cli::parse_list(option, text);
-  for (const std::string& name : names) cli::parse_choice(option, name, known);
-  return names;
-}
-
 // False where help was asked for, and printed.
 bool parse_request(const std::vector<std::string>& arguments, Request& request) {
   const std::vector<StepEngine> engines = all_engines();

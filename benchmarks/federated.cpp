@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -21,7 +20,6 @@
 #include <tutti/base/error.hpp>
 #include <tutti/data/data_folder.hpp>
 
-#include "cli/arguments.hpp"
 #include "cli/command_line.hpp"
 #include "cli/process.hpp"
 #include "cli/units.hpp"
@@ -89,23 +87,9 @@ struct FederatedMeasurements {
     return found == engines.end() ? std::nullopt : std::optional(cli::median(found->second.round_seconds));
   }
   std::optional<double> speed_over(const std::string& theirs) const {
-    const std::optional<double> our_seconds = round_seconds("tutti");
-    const std::optional<double> their_seconds = round_seconds(theirs);
-    return our_seconds && their_seconds ? std::optional(*their_seconds / *our_seconds) : std::nullopt;
+    return speed_ratio(round_seconds("tutti"), round_seconds(theirs));
   }
 };
-
-Json parse(std::string_view text) {
-  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
-  if (!parsed.is_object()) throw Error(fmt::format("expected JSON objects, found '{}'", text));
-  return parsed;
-}
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream stream(path);
-  if (!stream) throw Error(fmt::format("cannot read {}", path.string()));
-  return {std::istreambuf_iterator(stream), {}};
-}
 
 // What all train lies beside this program.
 std::filesystem::path run_file() { return beside("federated.json"); }
@@ -117,7 +101,7 @@ Task task_of_run_file() {
       throw Error(fmt::format("{}: the peers know {} {}, and found {}", run_file().string(), what, wanted.dump(),
                               found.dump()));
   };
-  const Json run = parse(text_of(run_file()));
+  const Json run = parse_object(text_of(run_file()));
   const Json& strategy = run.at("graph").at("strategy");
   expect("the loss", run.at("loss"), "cross_entropy");
   expect("the metrics", run.at("metrics"), Json::array({"accuracy"}));
@@ -154,8 +138,7 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   line.option("--rounds", request.rounds, 2, 100000, "of which the first is not timed");
   add_run_options(line, request.run);
   if (!line.parse(arguments)) return false;
-  request.engines = cli::parse_list("--engine", engines);
-  for (const std::string& name : request.engines) cli::parse_choice("--engine", name, kEngines);
+  request.engines = parse_names("--engine", engines, kEngines);
   return true;
 }
 
@@ -177,7 +160,7 @@ Trained parse_metrics(const std::string& text, int rounds, int updates) {
   std::vector<double> ends;
   std::optional<double> accuracy;
   for (const std::string_view line : lines_of(text)) {
-    const Json its = parse(line);
+    const Json its = parse_object(line);
     if (its.contains("updates")) {
       ends.push_back(its.at("seconds"));
       if (its.at("step") != ends.size() || its.at("updates") != updates)
@@ -193,21 +176,18 @@ Trained parse_metrics(const std::string& text, int rounds, int updates) {
 }
 
 Trained parse_result(const std::string& text, const std::string& engine, int rounds, int steps_per_round) {
-  const Json result = parse(text);
+  const Json result = parse_object(text);
   if (result.at("engine") != engine || result.at("rounds") != rounds - 1 ||
       result.at("steps") != (rounds - 1) * steps_per_round)
     throw Error("it measured something else: " + text);
   return {.round_seconds = result.at("seconds").get<double>() / (rounds - 1), .accuracy = result.at("accuracy")};
 }
 
-std::vector<std::string> tutti_words(const std::filesystem::path& folder, int rounds) {
-  return {"tutti",    "train",
-          run_file(), "--json",
-          "--output", folder,
-          "--set",    "data.source=mnist",
-          "--set",    fmt::format("graph.strategy.rounds={}", rounds),
-          "--set",    fmt::format("graph.strategy.threads={}", kThreads),
-          "--set",    fmt::format("train.evaluate_every={}", rounds)};
+TrainCommand tutti_command(const std::filesystem::path& folder, int rounds) {
+  return {.run_file = run_file(),
+          .output = folder,
+          .sets = {"data.source=mnist", fmt::format("graph.strategy.rounds={}", rounds),
+                   fmt::format("graph.strategy.threads={}", kThreads), fmt::format("train.evaluate_every={}", rounds)}};
 }
 
 std::vector<std::string> peer_words(const std::string& engine, const Task& task, int rounds) {
@@ -236,7 +216,7 @@ Turn rounds_turn(const std::string& engine, const Task& task, int rounds, const 
                  const std::vector<std::string>& environment, FederatedMeasurements& measured) {
   const std::filesystem::path folder = scratch / engine;
   return {.name = fmt::format("{}, {} rounds", engine, rounds),
-          .words = engine == "tutti" ? tutti_words(folder, rounds) : peer_words(engine, task, rounds),
+          .words = engine == "tutti" ? train_words(tutti_command(folder, rounds)) : peer_words(engine, task, rounds),
           .environment = environment,
           .take = [=, &measured](const std::string& text) {
             const Trained trained = engine == "tutti"
@@ -256,11 +236,11 @@ Turn rounds_turn(const std::string& engine, const Task& task, int rounds, const 
 Turn many_clients_turn(const std::filesystem::path& scratch, const std::vector<std::string>& environment,
                        FederatedMeasurements& measured) {
   const std::filesystem::path folder = scratch / "many-clients";
-  std::vector<std::string> words = tutti_words(folder, kRoundsOfMany);
-  words.insert(words.end(), {"--set", fmt::format("graph.strategy.num_clients={}", kManyClients)});
-  words.insert(words.end(), {"--set", R"(graph.strategy.client_selection={"method": "All"})"});
+  TrainCommand command = tutti_command(folder, kRoundsOfMany);
+  command.sets.push_back(fmt::format("graph.strategy.num_clients={}", kManyClients));
+  command.sets.emplace_back(R"(graph.strategy.client_selection={"method": "All"})");
   return {.name = fmt::format("tutti, {} clients", kManyClients),
-          .words = std::move(words),
+          .words = train_words(command),
           .environment = environment,
           .take =
               [folder](const std::string&) {
@@ -316,11 +296,8 @@ void print_table(const FederatedMeasurements& measured, const Request& request, 
 
 std::vector<Judgement> judge_targets(const FederatedMeasurements& measured) {
   constexpr double kLeastSpeed = 1.7;
-  Judgement speed{fmt::format("at least {} times Python's local steps a second", kLeastSpeed), "", false};
-  if (const std::optional<double> ratio = measured.speed_over("python")) {
-    speed.measured = ratio_cell(ratio);
-    speed.reached = *ratio >= kLeastSpeed;
-  }
+  Judgement speed = judge(fmt::format("at least {} times Python's local steps a second", kLeastSpeed),
+                          measured.speed_over("python"), kLeastSpeed);
   Judgement memory{
       fmt::format("{} clients, all asked in each of {} rounds, within 1 GB of memory", kManyClients, kRoundsOfMany), "",
       false};

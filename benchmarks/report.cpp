@@ -6,6 +6,10 @@
 
 namespace tutti::bench {
 
+std::optional<double> speed_ratio(std::optional<double> our_seconds, std::optional<double> their_seconds) {
+  return our_seconds && their_seconds ? std::optional(*their_seconds / *our_seconds) : std::nullopt;
+}
+
 Wanted by(std::string engine, std::string way) {
   return {
       [engine = std::move(engine), way = std::move(way)](const std::string& its_engine, const std::string& its_way) {
@@ -34,6 +38,10 @@ void print_rows(const std::vector<std::vector<std::string>>& rows) {
 std::string time_cell(std::optional<double> seconds) { return seconds ? cli::format_seconds(*seconds) : "-"; }
 
 std::string ratio_cell(std::optional<double> ratio) { return ratio ? cli::format_figure(*ratio) + "x" : "-"; }
+
+Judgement judge(std::string target, std::optional<double> speed, double least) {
+  return {std::move(target), speed ? ratio_cell(speed) : "", speed && *speed >= least};
+}
 
 void print_targets(const std::string& headline, const std::vector<Judgement>& judgements) {
   std::size_t width = 0;

@@ -31,6 +31,9 @@ namespace tutti::bench {
 
 using cli::Place;
 
+// How many times as fast as theirs ours is; nothing where one of them was not measured.
+std::optional<double> speed_ratio(std::optional<double> our_seconds, std::optional<double> their_seconds);
+
 // For each place and column the median over the passes, ordered by place, then as they first came.
 template <typename Point>
 std::vector<Point> combine_passes(const std::vector<Point>& results) {
@@ -101,9 +104,7 @@ class Points {
   }
   // How many times as fast as theirs ours is.
   std::optional<double> speed(const PlaceOf& place, const Wanted& ours, const Wanted& theirs) const {
-    const std::optional<double> our_seconds = seconds(place, ours);
-    const std::optional<double> their_seconds = seconds(place, theirs);
-    return our_seconds && their_seconds ? std::optional(*their_seconds / *our_seconds) : std::nullopt;
+    return speed_ratio(seconds(place, ours), seconds(place, theirs));
   }
 
  private:
@@ -126,7 +127,10 @@ struct Judgement {
   bool reached = false;
 };
 
-// A target at some places, of which the slowest counts: there must be at least a speed, relative to something.
+// A target: there must be at least a speed, relative to something.
+Judgement judge(std::string target, std::optional<double> speed, double least);
+
+// The same at some places, of which the slowest counts.
 template <typename At>
 Judgement judge(std::string target, const std::vector<At>& places,
                 const std::type_identity_t<std::function<std::optional<double>(const At&)>>& speed, double least) {

@@ -2,8 +2,6 @@
 // checkpoints: by tutti on 2 replicas and on 1, and the same written in Python with PyTorch.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
 
-#include "cli/arguments.hpp"
 #include "cli/command_line.hpp"
 #include "cli/process.hpp"
 #include "report.hpp"
@@ -57,26 +54,14 @@ struct TrainMeasurements {
     return found == engines.end() ? std::nullopt : std::optional(cli::median(found->second.seconds.at(part)));
   }
   std::optional<double> speed(Part part, const std::string& ours, const std::string& theirs) const {
-    const std::optional<double> our_seconds = seconds(part, ours);
-    const std::optional<double> their_seconds = seconds(part, theirs);
-    return our_seconds && their_seconds ? std::optional(*their_seconds / *our_seconds) : std::nullopt;
+    return speed_ratio(seconds(part, ours), seconds(part, theirs));
   }
 };
-
-Json parse(std::string_view text) {
-  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
-  if (!parsed.is_object()) throw Error(fmt::format("expected JSON objects, found '{}'", text));
-  return parsed;
-}
 
 // What all train lies beside this program.
 std::filesystem::path run_file() { return beside("fashion_mnist.json"); }
 
-int epochs_of_run_file() {
-  std::ifstream stream(run_file());
-  if (!stream) throw Error(fmt::format("cannot read {}", run_file().string()));
-  return parse(std::string(std::istreambuf_iterator(stream), {})).at("train").at("epochs");
-}
+int epochs_of_run_file() { return parse_object(text_of(run_file())).at("train").at("epochs"); }
 
 // False where help was asked for, and printed.
 bool parse_request(const std::vector<std::string>& arguments, Request& request) {
@@ -89,8 +74,7 @@ bool parse_request(const std::vector<std::string>& arguments, Request& request) 
   line.option("--epochs", request.epochs, 1, 1000, "passes over the images");
   add_run_options(line, request.run);
   if (!line.parse(arguments)) return false;
-  request.engines = cli::parse_list("--engine", engines);
-  for (const std::string& name : request.engines) cli::parse_choice("--engine", name, kEngines);
+  request.engines = parse_names("--engine", engines, kEngines);
   return true;
 }
 
@@ -106,7 +90,7 @@ Trained parse_events(const std::string& text, int epochs) {
   std::int64_t epoch = 0;
   bool is_finished = false;
   for (const std::string_view line : lines_of(text)) {
-    const Json event = parse(line);
+    const Json event = parse_object(line);
     if (event.at("event") == "evaluation_ended" && event.at("split") == "test") {
       last = {.seconds = event.at("seconds"), .accuracy = event.at("metrics").at("accuracy")};
       epoch = event.at("epoch");
@@ -119,29 +103,20 @@ Trained parse_events(const std::string& text, int epochs) {
 }
 
 Trained parse_result(const std::string& text, const std::string& engine, int epochs) {
-  const Json result = parse(text);
+  const Json result = parse_object(text);
   if (result.at("engine") != engine || result.at("epochs") != epochs)
     throw Error("it measured something else: " + text);
   return {.seconds = result.at("seconds"), .accuracy = result.at("accuracy")};
-}
-
-std::vector<std::string> tutti_words(const std::string& folder, const std::vector<std::string>& sets) {
-  std::vector<std::string> words{"train", run_file(), "--json", "--output", folder};
-  for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
-  return words;
 }
 
 std::vector<std::string> words_of(const std::string& engine, const std::string& folder, int epochs) {
   if (engine == "ddp" || engine == "pytorch") {
     return {"ddp_train.py", run_file(), "--epochs", std::to_string(epochs), "--processes", engine == "ddp" ? "2" : "1"};
   }
-  std::vector<std::string> words{"tutti"};
-  if (engine == "tutti-processes")
-    words = {"tutti", "launch", "--processes", "2", "--no-prefix", "--", beside("tutti")};
-  std::vector<std::string> sets{fmt::format("train.epochs={}", epochs)};
-  if (engine == "tutti-1") sets.emplace_back("graph.strategy.num_replicas=1");
-  std::ranges::copy(tutti_words(folder, sets), std::back_inserter(words));
-  return words;
+  TrainCommand command{.run_file = run_file(), .output = folder, .sets = {fmt::format("train.epochs={}", epochs)}};
+  if (engine == "tutti-1") command.sets.emplace_back("graph.strategy.num_replicas=1");
+  if (engine == "tutti-processes") command.processes = 2;
+  return train_words(command);
 }
 
 Turn train_turn(const std::string& engine, int epochs, const std::filesystem::path& scratch,
@@ -167,10 +142,8 @@ Turn train_turn(const std::string& engine, int epochs, const std::filesystem::pa
 // How soon training begins, as somebody finds it who starts tutti: it finds the BLAS kernels itself.
 Turn one_step_turn(const std::filesystem::path& scratch, TrainMeasurements& measured) {
   const std::filesystem::path folder = scratch / "one-step";
-  std::vector<std::string> words = tutti_words(folder, {R"(train={"steps": 1})"});
-  words.insert(words.begin(), "tutti");
   return {.name = "tutti, one step",
-          .words = std::move(words),
+          .words = train_words({.run_file = run_file(), .output = folder, .sets = {R"(train={"steps": 1})"}}),
           .take =
               [folder](const std::string& text) {
                 std::filesystem::remove_all(folder);

@@ -5,13 +5,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
 
+#include "cli/arguments.hpp"
 #include "cli/command_line.hpp"
 #include "cli/process.hpp"
 
@@ -54,6 +58,13 @@ void add_run_options(cli::CommandLine& line, RunOptions& options) {
   if (options.seconds > 0) line.seconds(options.seconds);
   line.option("--deadline", options.deadline_seconds, 1, 86400, "seconds after which an engine's turn is given up");
   line.flag("--json", options.json, "print one JSON object a line, and no table");
+}
+
+std::vector<std::string> parse_names(std::string_view option, std::string_view text,
+                                     std::span<const std::string_view> known) {
+  std::vector<std::string> names = cli::parse_list(option, text);
+  for (const std::string& name : names) cli::parse_choice(option, name, known);
+  return names;
 }
 
 std::vector<std::string> take_turns(const std::vector<std::vector<Turn>>& groups, const RunOptions& options) {
@@ -104,6 +115,15 @@ std::vector<std::string> blas_environment() {
 
 std::filesystem::path beside(std::string_view name) { return cli::own_path().parent_path() / name; }
 
+std::vector<std::string> train_words(const TrainCommand& command) {
+  std::vector<std::string> words{"tutti"};
+  if (command.processes > 1)
+    words = {"tutti", "launch", "--processes", std::to_string(command.processes), "--no-prefix", "--", beside("tutti")};
+  words.insert(words.end(), {"train", command.run_file, "--json", "--output", command.output});
+  for (const std::string& set : command.sets) words.insert(words.end(), {"--set", set});
+  return words;
+}
+
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -112,6 +132,18 @@ std::vector<std::string_view> lines_of(std::string_view text) {
     begin = end + 1;
   }
   return lines;
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) throw Error(fmt::format("cannot read {}", file.string()));
+  return {std::istreambuf_iterator(stream), {}};
+}
+
+nlohmann::json parse_object(std::string_view text) {
+  nlohmann::json parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
+  if (!parsed.is_object()) throw Error(fmt::format("expected JSON objects, found '{}'", text));
+  return parsed;
 }
 
 int run_suite(const std::function<std::vector<std::string>()>& f) {

@@ -23,10 +23,10 @@ if(TUTTI_USE_CCACHE)
   find_program(TUTTI_CCACHE ccache)
   if(TUTTI_CCACHE)
     # Precompiled headers need the sloppiness; without it ccache passes them by. To go by the files that the compiler read saves
-    # preprocessing each source once more. Paths within the repository count from its top, so that another clone finds what this
-    # one compiled.
+    # preprocessing each source once more; a file that is edited meanwhile is noticed by its time. Paths within the repository
+    # count from its top, so that another clone finds what this one compiled.
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-        CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime CCACHE_DEPEND=1
+        CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
         CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TUTTI_CCACHE})
   endif()
 endif()

@@ -48,8 +48,7 @@ class Climber final : public tutti::PopulationMember {
 double best_quality(const tutti::strategy::ExploitStrategy& exploit, std::uint64_t seed) {
   tutti::MemberThreads pool(
       {.make = [](const tutti::MemberTask& task) { return std::make_unique<Climber>(task); }, .threads = 2});
-  tutti::Population population(pool,
-                               {.strategy = {.population_size = 2,
+  tutti::Population population({.strategy = {.population_size = 2,
                                              .generations = 20,
                                              .exploit = exploit,
                                              .explore = tutti::strategy::Noise{.sigma = 0.1},
@@ -57,7 +56,7 @@ double best_quality(const tutti::strategy::ExploitStrategy& exploit, std::uint64
                                 .space = {{{"h0", tutti::search::Float{0, 1}}, {"h1", tutti::search::Float{0, 1}}}},
                                 .seed = seed,
                                 .first = {{{"h0", "1"}, {"h1", "0"}}, {{"h0", "0"}, {"h1", "1"}}}});
-  return population.run().best->score.value();
+  return population.run(pool).best->score.value();
 }
 
 }  // namespace

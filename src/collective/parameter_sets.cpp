@@ -2,65 +2,27 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
-#include <string>
-#include <utility>
 
+#include <tutti/base/parameter_layouts.hpp>
 #include <tutti/collective/collectives.hpp>
 
 namespace tutti {
-namespace {
-
-// Layouts as numbers: of each array the length of its name, its type, its dimensions, and the name in words of 8 bytes.
-std::vector<std::int64_t> layouts_of(const ParameterSet& set) {
-  std::vector<std::int64_t> words;
-  for (const NamedArray& array : set) {
-    words.push_back(static_cast<std::int64_t>(array.name().size()));
-    words.push_back(static_cast<std::int64_t>(array.type()));
-    words.push_back(static_cast<std::int64_t>(array.shape().size()));
-    words.insert(words.end(), array.shape().begin(), array.shape().end());
-    const std::size_t first = words.size();
-    words.resize(first + (array.name().size() + sizeof(std::int64_t) - 1) / sizeof(std::int64_t));
-    std::memcpy(words.data() + first, array.name().data(), array.name().size());
-  }
-  return words;
-}
-
-ParameterSet set_with(std::span<const std::int64_t> words) {
-  ParameterSet set;
-  for (std::size_t at = 0; at < words.size();) {
-    const auto length = static_cast<std::size_t>(words[at]);
-    ParameterLayout layout{
-        .name = std::string(length, '\0'), .shape = {}, .type = static_cast<DataType>(words[at + 1])};
-    const auto dimensions = static_cast<std::size_t>(words[at + 2]);
-    at += 3;
-    layout.shape.assign(words.begin() + static_cast<std::ptrdiff_t>(at),
-                        words.begin() + static_cast<std::ptrdiff_t>(at + dimensions));
-    at += dimensions;
-    std::memcpy(layout.name.data(), words.data() + at, length);
-    at += (length + sizeof(std::int64_t) - 1) / sizeof(std::int64_t);
-    set.add(std::move(layout));
-  }
-  return set;
-}
-
-}  // namespace
 
 void broadcast(Communicator& world, ParameterSet& set, Rank root) {
   const bool is_root = world.rank() == root;
-  std::vector<std::int64_t> layouts = is_root ? layouts_of(set) : std::vector<std::int64_t>();
+  std::vector<std::int64_t> layouts = is_root ? layout_words(set) : std::vector<std::int64_t>();
   auto length = static_cast<std::int64_t>(layouts.size());
   broadcast(world, std::span(&length, 1), {.root = root});
   layouts.resize(static_cast<std::size_t>(length));
   broadcast(world, layouts, {.root = root});
-  if (!is_root) set = set_with(layouts);
+  if (!is_root) set = set_with_layouts(layouts);
   for (NamedArray& array : set) broadcast(world, array.array(), {.root = root});
 }
 
 std::vector<ParameterSet> gather(Communicator& world, const ParameterSet& mine, const RootOptions& options) {
   const auto ranks = static_cast<std::size_t>(world.size());
-  const std::vector<std::int64_t> layouts = layouts_of(mine);
+  const std::vector<std::int64_t> layouts = layout_words(mine);
   std::int64_t data_bytes = 0;
   for (const NamedArray& array : mine) data_bytes += static_cast<std::int64_t>(array.bytes().size());
   const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(layouts.size()), data_bytes};
@@ -82,7 +44,7 @@ std::vector<ParameterSet> gather(Communicator& world, const ParameterSet& mine, 
   for (std::size_t r = 0; r < ranks && world.rank() == options.root; ++r) {
     const auto words = static_cast<std::size_t>(all_sizes[2 * r]);
     const std::span<const std::int64_t> its = std::span(received).subspan(r * longest, longest);
-    ParameterSet& set = all.emplace_back(set_with(its.first(words)));
+    ParameterSet& set = all.emplace_back(set_with_layouts(its.first(words)));
     const auto* from = reinterpret_cast<const std::byte*>(its.data() + words);
     for (NamedArray& array : set) {
       std::copy_n(from, array.bytes().size(), array.bytes().data());

@@ -37,9 +37,8 @@ std::uint64_t member_seed(std::uint64_t seed, std::int64_t member) {
   return seeds() >> 1;  // signed numbers have it, too
 }
 
-Population::Population(MemberPool& pool, PopulationOptions options)
-    : pool_(pool),
-      options_(std::move(options)),
+Population::Population(PopulationOptions options)
+    : options_(std::move(options)),
       store_(options_.folder.empty() ? std::filesystem::path() : options_.folder / "members", options_.strategy.idle),
       last_(static_cast<std::size_t>(std::max<std::int64_t>(options_.strategy.population_size, 0))) {
   validate(TrainingStrategy(options_.strategy));
@@ -55,14 +54,15 @@ Population::Population(MemberPool& pool, PopulationOptions options)
   if (!options_.folder.empty()) log_.emplace(options_.folder / "population.jsonl");
 }
 
-PopulationResult Population::run() {
-  const bool is_finished = options_.strategy.pace == strategy::Pace::in_step ? run_in_step() : run_asynchronously();
+PopulationResult Population::run(MemberPool& pool) {
+  const bool is_finished =
+      options_.strategy.pace == strategy::Pace::in_step ? run_in_step(pool) : run_asynchronously(pool);
   return {.is_finished = is_finished, .generations = finished_, .best = best()};
 }
 
 // --- generations ---
 
-bool Population::run_in_step() {
+bool Population::run_in_step(MemberPool& pool) {
   while (finished_ < options_.strategy.generations) {
     const std::int64_t generation = finished_ + 1;
     const std::vector<MemberResult> before = results();
@@ -78,12 +78,13 @@ bool Population::run_in_step() {
     std::map<std::int64_t, std::pair<MemberRecord, MemberScore>> through;
     std::int64_t begun = 0;
     while (std::ssize(through) < size()) {
-      while (begun < size() && begun - std::ssize(through) < pool_.places())
-        begin(plans[static_cast<std::size_t>(begun++)]);
-      std::optional<MemberReply> reply = next_reply();
+      while (begun < size() && begun - std::ssize(through) < pool.places())
+        begin(pool, plans[static_cast<std::size_t>(begun++)]);
+      std::optional<MemberReply> reply = next_reply(pool);
       if (!reply) return false;
       MemberRecord record = settle(*reply, plans[static_cast<std::size_t>(reply->member)]);
       through.emplace(reply->member, std::pair(std::move(record), std::move(reply->score)));
+      tell_progress(generation, std::ssize(through));
     }
     std::vector<MemberRecord> records;
     for (auto& [member, its] : through) records.push_back(its.first);
@@ -97,7 +98,7 @@ bool Population::run_in_step() {
   return true;
 }
 
-bool Population::run_asynchronously() {
+bool Population::run_asynchronously(MemberPool& pool) {
   std::deque<std::int64_t> ready;
   for (std::int64_t member = 0; member < size(); ++member) {
     const MemberRecord* last = last_of(member);
@@ -107,7 +108,7 @@ bool Population::run_asynchronously() {
   while (!ready.empty() || !under_way.empty()) {
     // Who has failed waits until there is somebody to take over from.
     const std::size_t in_line = ready.size();
-    for (std::size_t i = 0; i < in_line && std::ssize(under_way) < pool_.places(); ++i) {
+    for (std::size_t i = 0; i < in_line && std::ssize(under_way) < pool.places(); ++i) {
       const std::int64_t member = ready.front();
       ready.pop_front();
       const MemberRecord* last = last_of(member);
@@ -122,11 +123,11 @@ bool Population::run_asynchronously() {
         }
       }
       Plan plan = plan_for({.member = member, .generation = last == nullptr ? 1 : last->generation + 1}, parent);
-      begin(plan);
+      begin(pool, plan);
       under_way.emplace(member, std::move(plan));
     }
     if (under_way.empty()) refuse_where_all_failed();
-    std::optional<MemberReply> reply = next_reply();
+    std::optional<MemberReply> reply = next_reply(pool);
     if (!reply) return false;
     const auto plan = under_way.extract(reply->member);
     MemberRecord record = settle(*reply, plan.mapped());
@@ -140,6 +141,9 @@ bool Population::run_asynchronously() {
     for (; finished_ < slowest; ++finished_) {
       if (options_.on_generation) options_.on_generation(finished_ + 1);
     }
+    tell_progress(finished_ + 1, std::ranges::count_if(last_, [&](const std::optional<std::size_t>& at) {
+                    return at && history_[*at].generation > finished_;
+                  }));
   }
   refuse_where_all_failed();
   return true;
@@ -191,23 +195,23 @@ std::shared_ptr<const MemberState> Population::state_for(const Plan& plan) {
   return std::make_shared<const MemberState>(MemberState{.weights = all->weights, .optimizer = {}});
 }
 
-void Population::begin(const Plan& plan) {
-  pool_.begin({.member = plan.of.member,
-               .generation = plan.of.generation,
-               .hyper_parameters = plan.hyper_parameters,
-               .seed = member_seed(options_.seed, plan.of.member),
-               .state = state_for(plan)});
+void Population::begin(MemberPool& pool, const Plan& plan) {
+  pool.begin({.member = plan.of.member,
+              .generation = plan.of.generation,
+              .hyper_parameters = plan.hyper_parameters,
+              .seed = member_seed(options_.seed, plan.of.member),
+              .state = state_for(plan)});
 }
 
 // --- what has come of it ---
 
-std::optional<MemberReply> Population::next_reply() {
+std::optional<MemberReply> Population::next_reply(MemberPool& pool) {
   while (true) {
     if (options_.is_interrupted && options_.is_interrupted()) {
-      pool_.cancel();
+      pool.cancel();
       return std::nullopt;
     }
-    if (std::optional<MemberReply> reply = pool_.next(kLook)) return reply;
+    if (std::optional<MemberReply> reply = pool.next(kLook)) return reply;
   }
 }
 
@@ -312,6 +316,10 @@ void Population::prune() {
     const MemberRecord* last = key.member < size() ? last_of(key.member) : nullptr;
     return last != nullptr && key.generation > last->generation - options_.keep_last;
   });
+}
+
+void Population::tell_progress(std::int64_t generation, std::int64_t through) const {
+  if (options_.on_progress && through > 0 && through < size()) options_.on_progress(generation, through);
 }
 
 void Population::tell_problem(const std::string& sentence) const {

@@ -79,6 +79,13 @@ Json json_of(const event::MemberEvaluated& member) {
           {"is_best", member.is_best}};
 }
 
+Json json_of(const event::GenerationWentOn& generation) {
+  return {{"event", "generation_went_on"},
+          {"generation", generation.generation},
+          {"through", generation.through},
+          {"members", generation.members}};
+}
+
 Json json_of(const event::GenerationEnded& generation) {
   return {{"event", "generation_ended"},
           {"generation", generation.generation},

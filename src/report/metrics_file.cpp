@@ -86,6 +86,7 @@ class MetricsFile::Writer {
   }
 
   void on(const event::MemberEvaluated&) {}
+  void on(const event::GenerationWentOn&) {}
 
   void on(const event::GenerationEnded& generation) {
     write({{"step", generation.generation},

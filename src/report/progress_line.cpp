@@ -21,11 +21,11 @@ constexpr int kLongestBar = 40;
 constexpr int kLongestName = 24;
 
 // In the order in which they are shown.
-enum class Part { bar, step, epoch, loss, metric, rows_per_second, communication, time_left };
+enum class Part { bar, step, epoch, members, loss, metric, rows_per_second, communication, time_left };
 
-constexpr std::array kByImportance{Part::step,          Part::loss, Part::time_left,
-                                   Part::metric,        Part::bar,  Part::rows_per_second,
-                                   Part::communication, Part::epoch};
+constexpr std::array kByImportance{Part::step,          Part::loss,  Part::time_left,
+                                   Part::metric,        Part::bar,   Part::rows_per_second,
+                                   Part::communication, Part::epoch, Part::members};
 
 std::string of_total(std::int64_t count, std::int64_t total) {
   return total > 0 ? fmt::format("{}/{}", count, total) : fmt::format("{}", count);
@@ -50,6 +50,8 @@ std::string text_of(Part part, const ProgressState& state) {
     case Part::step: return aligned_of_total(state.step, state.steps);
     case Part::epoch:
       return state.epoch > 0 && state.unit == "step" ? "epoch " + of_total(state.epoch, state.epochs) : "";
+    case Part::members:
+      return state.members_through > 0 ? "members " + of_total(state.members_through, state.members) : "";
     case Part::loss: return state.loss ? "loss " + format_measure(*state.loss) : "";
     case Part::metric: {
       if (!state.metric) return "";
@@ -124,8 +126,8 @@ std::string progress_line(const ProgressState& state, int width, BarStyle bar_st
 
 std::string progress_text(const ProgressState& state) {
   std::string text = fmt::format("{} {}", state.unit, of_total(state.step, state.steps));
-  for (const Part part :
-       {Part::epoch, Part::loss, Part::metric, Part::rows_per_second, Part::communication, Part::time_left}) {
+  for (const Part part : {Part::epoch, Part::members, Part::loss, Part::metric, Part::rows_per_second,
+                          Part::communication, Part::time_left}) {
     const std::string its = text_of(part, state);
     if (!its.empty()) text += fmt::format("{}{}", kBetween, its);
   }

@@ -112,8 +112,14 @@ class Progress {
     forecast(now);
   }
 
+  void add(const event::GenerationWentOn& generation) {
+    state_.members_through = generation.through;
+    state_.members = generation.members;
+  }
+
   void add(const event::GenerationEnded& generation, double now) {
     state_.step = generation.generation;
+    state_.members_through = 0;
     if (std::isfinite(generation.best_score)) state_.metric = {generation.score_name, generation.best_score};
     forecast(now);
   }
@@ -250,6 +256,13 @@ class ProgressReport::Teller {
   }
 
   void on(const event::MemberEvaluated& member) { last_generation_.add(member); }
+
+  void on(const event::GenerationWentOn& generation) {
+    progress_.add(generation);
+    if (options_.mode == ProgressMode::terminal) draw();
+    if (options_.mode == ProgressMode::plain && is_time(options_.clock(), options_.seconds_between_lines))
+      say(progress_text(progress_.state()));
+  }
 
   void on(const event::GenerationEnded& generation) {
     last_generation_.end(generation);

@@ -126,6 +126,7 @@ class TensorBoardFile::Writer {
   }
 
   void on(const event::MemberEvaluated&) {}
+  void on(const event::GenerationWentOn&) {}
 
   void on(const event::GenerationEnded& generation) {
     write_scalars(generation.generation, "population",

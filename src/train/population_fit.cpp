@@ -1,8 +1,11 @@
 // Runs that train a population: generations of members, each a run of its own.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <tutti/base/atomic_file.hpp>
+#include <tutti/collective/collectives.hpp>
+#include <tutti/coordinate/member_processes.hpp>
 #include <tutti/coordinate/population.hpp>
 #include <tutti/nn/blas.hpp>
 #include <tutti/nn/one_thread.hpp>
@@ -34,45 +39,51 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+const strategy::PopulationBased& strategy_of(const Training& training) {
+  return std::get<strategy::PopulationBased>(training.run->graph.effective_strategy());
+}
+
 std::int64_t replicas_of(const strategy::PopulationBased& strategy) {
   const auto* inner = std::get_if<strategy::DataParallel>(&strategy.inner);
   return inner == nullptr ? 1 : inner->num_replicas;
 }
 
-int members_at_a_time(const strategy::PopulationBased& strategy) {
-  const std::int64_t cores = strategy.threads > 0 ? strategy.threads : usable_core_count();
-  return static_cast<int>(std::clamp<std::int64_t>(cores / replicas_of(strategy), 1, strategy.population_size));
+// This process's share of the cores that members may have.
+std::int64_t cores_here(const strategy::PopulationBased& strategy, Communicator* world) {
+  if (world == nullptr) return strategy.threads > 0 ? strategy.threads : usable_core_count();
+  const std::int64_t rank = world->rank().value;
+  if (strategy.threads > 0) return strategy.threads / world->size() + (rank < strategy.threads % world->size() ? 1 : 0);
+  const auto is_here = [&](Rank peer) { return world->transport().locality(peer) != Locality::remote; };
+  return usable_core_count() / std::ranges::count_if(all_ranks(world->size()), is_here);
+}
+
+// That many members train at a time on this process.
+int places_here(const strategy::PopulationBased& strategy, Communicator* world) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(cores_here(strategy, world) / replicas_of(strategy), 1, strategy.population_size));
 }
 
 MemberThreadsOptions threads_for(const Training& training, const strategy::PopulationBased& strategy) {
   const auto ground = std::make_shared<const MemberGround>(training);
   return {.make = [ground](const MemberTask& task) { return make_graph_member(ground, task); },
-          .threads = members_at_a_time(strategy),
+          .threads = places_here(strategy, training.options.world),
           .deadline = training.run->train.deadline,
           .prepare_thread = use_one_thread};
 }
 
+// On rank 0, or where there is one process.
 class PopulationFit {
  public:
   explicit PopulationFit(Training& training)
-      : training_(training),
-        run_(*training.run),
-        strategy_(std::get<strategy::PopulationBased>(run_.graph.effective_strategy())),
-        pool_(threads_for(training, strategy_)),
-        population_(pool_, options()) {}
+      : training_(training), run_(*training.run), strategy_(strategy_of(training)), population_(options()) {}
 
-  void run() {
-    set_up_blas();
+  // `places`: how many members train at a time on all processes.
+  void run(std::int64_t places) {
     if (training_.options.resume) resume();
-    start(training_, {.engine = describe(), .notes = {}, .warnings = {}});
+    start(training_, {.engine = describe(places), .notes = {}, .warnings = {}});
     has_started_ = true;
     best_ = population_.best();
-    PopulationResult result;
-    try {
-      result = population_.run();
-    } catch (const Error& error) {
-      throw Error(fmt::format("generation {}: {}", population_.finished() + 1, error.what()));
-    }
+    const PopulationResult result = run_generations();
     if (result.is_finished) evaluate_best();
     training_.result.reason = result.is_finished ? Reason::finished : Reason::interrupted;
     training_.result.step = result.generations;
@@ -89,9 +100,14 @@ class PopulationFit {
             .higher_is_better = is_better_higher(),
             .folder = run_.output,
             .keep_last = run_.checkpoints.keep_last,
-            .is_interrupted = training_.options.is_interrupted,
+            .is_interrupted = [this] { return is_interrupted(); },
             .on_member = [this](const MemberRecord& record, const MemberScore& score) { tell_member(record, score); },
             .on_generation = [this](std::int64_t generation) { end_generation(generation); },
+            .on_progress =
+                [this](std::int64_t generation, std::int64_t through) {
+                  training_.events.tell(event::GenerationWentOn{
+                      .generation = generation, .through = through, .members = strategy_.population_size});
+                },
             .on_problem = [this](const std::string& sentence) { tell_problem(sentence); }};
   }
 
@@ -100,12 +116,38 @@ class PopulationFit {
     return metric != run_.metrics.end() && metric->metric.is_better_higher;
   }
 
-  std::string describe() const {
+  bool is_interrupted() const {
+    return (training_.options.is_interrupted && training_.options.is_interrupted()) ||
+           (processes_ && processes_->is_interrupted());
+  }
+
+  PopulationResult run_generations() {
+    const MemberThreadsOptions here = threads_for(training_, strategy_);
+    try {
+      if (training_.options.world == nullptr) {
+        MemberThreads threads(here);
+        return population_.run(threads);
+      }
+      processes_.emplace(training_.options.world->transport(), here);
+      PopulationResult result = population_.run(*processes_);
+      processes_->end();
+      return result;
+    } catch (const PeerError&) {
+      throw;
+    } catch (const Error& error) {
+      throw Error(fmt::format("generation {}: {}", population_.finished() + 1, error.what()));
+    }
+  }
+
+  std::string describe(std::int64_t places) const {
     const std::int64_t replicas = replicas_of(strategy_);
-    return fmt::format(
-        "{} of {} members at a time{}; up to {} that are idle stay in memory, all are in {}", pool_.places(),
-        strategy_.population_size, replicas > 1 ? fmt::format(", on {} threads each", replicas) : "",
-        std::min(strategy_.idle, strategy_.population_size), (fs::path(run_.output) / "members").string());
+    const Communicator* world = training_.options.world;
+    return fmt::format("{} of {} members at a time{}{}; up to {} that are idle stay in memory, all are in {}",
+                       std::min(places, strategy_.population_size), strategy_.population_size,
+                       world != nullptr ? fmt::format(", on {} processes", world->size()) : "",
+                       replicas > 1 ? fmt::format(", on {} threads each", replicas) : "",
+                       std::min(strategy_.idle, strategy_.population_size),
+                       (fs::path(run_.output) / "members").string());
   }
 
   // --- what there is of an earlier run ---
@@ -250,21 +292,43 @@ class PopulationFit {
   Training& training_;
   const Run& run_;
   strategy::PopulationBased strategy_;
-  MemberThreads pool_;
   Population population_;
+  std::optional<MemberProcesses> processes_;
   bool has_started_ = false;
   std::optional<MemberRecord> best_;
   std::optional<MemberRecord> written_;  // whose weights are in checkpoints/
 };
 
+// On the other ranks.
+void serve(Training& training) {
+  start(training, {});
+  serve_members(training.options.world->transport(), threads_for(training, strategy_of(training)),
+                training.options.is_interrupted);
+}
+
 }  // namespace
 
-void fit_population(Training& training) { PopulationFit(training).run(); }
+void fit_population(Training& training) {
+  set_up_blas();
+  Communicator* world = training.options.world;
+  if (world == nullptr) return PopulationFit(training).run(places_here(strategy_of(training), nullptr));
+  std::int64_t places = places_here(strategy_of(training), world);
+  all_reduce(*world, std::span(&places, 1));
+  if (training.speaks())
+    PopulationFit(training).run(places);
+  else
+    serve(training);
+  // How it ended, which rank 0 knows.
+  std::array<std::int64_t, 2> end{static_cast<std::int64_t>(training.result.reason), training.result.step};
+  broadcast(*world, std::span(end));
+  training.result.reason = static_cast<Reason>(end[0]);
+  training.result.step = end[1];
+}
 
 double try_members(const Training& training, std::int64_t steps) {
   const Run& run = *training.run;
-  strategy::PopulationBased strategy = std::get<strategy::PopulationBased>(run.graph.effective_strategy());
-  const int at_a_time = members_at_a_time(strategy);
+  strategy::PopulationBased strategy = strategy_of(training);
+  const int at_a_time = places_here(strategy, nullptr);
   const std::int64_t idle = std::min(strategy.idle, strategy.population_size);
   strategy.population_size = at_a_time;
   strategy.generations = 1;
@@ -277,8 +341,8 @@ double try_members(const Training& training, std::int64_t steps) {
                         .options = training.options};
   set_up_blas();
   MemberThreads pool(threads_for(around, strategy));
-  Population population(pool, {.strategy = strategy, .space = run.search, .seed = run.seed});
-  const auto state = population.state_of(*population.run().best);
+  Population population({.strategy = strategy, .space = run.search, .seed = run.seed});
+  const auto state = population.state_of(*population.run(pool).best);
   // Those that were tried stay in memory here, too.
   return static_cast<double>(std::max<std::int64_t>(idle - at_a_time, 0)) *
          static_cast<double>(state->weights.bytes() + state->optimizer.bytes());

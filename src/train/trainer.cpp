@@ -288,8 +288,9 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
       return fmt::format("nothing carries this strategy of clients out yet: {}", to_string(TrainingStrategy(*inner)));
   }
   if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy)) {
-    if (processes > 1)
-      return fmt::format("the members of PopulationBased are trained by one process, and there are {}", processes);
+    if (population->population_size < processes)
+      return fmt::format("population_size: expected at least one for each of {} processes, found {}", processes,
+                         population->population_size);
     const auto* inner = std::get_if<strategy::DataParallel>(&population->inner);
     if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
       return fmt::format("nothing carries this strategy of members out yet: {}", to_string(TrainingStrategy(*inner)));

@@ -105,7 +105,7 @@ inline Trained train_small(const Run& run, const TrainedOptions& options = {}) {
   const auto train_one = [&](Communicator* world) {
     Events events;
     if (world == nullptr || world->rank() == Rank{0}) events.add(trained.told);
-    std::int64_t asked = 0;  // of the first of them alone
+    std::atomic<std::int64_t> asked = 0;  // of the first of them alone
     const TrainResult result =
         train(run, events,
               {.world = world,
@@ -113,8 +113,8 @@ inline Trained train_small(const Run& run, const TrainedOptions& options = {}) {
                .from = options.from,
                .is_interrupted =
                    [&] {
-                     ++asked;
-                     return (world == nullptr || world->rank() == Rank{0}) && asked == options.interrupt_at;
+                     const std::int64_t now = ++asked;
+                     return (world == nullptr || world->rank() == Rank{0}) && now == options.interrupt_at;
                    },
                .trace = options.trace});
     if (world == nullptr || world->rank() == Rank{0}) trained.result = result;

@@ -33,7 +33,11 @@ if(NOT TUTTI_SANITIZE)
   target_link_libraries(bench_federated_driver PRIVATE tutti_bench_reports tutti_flags)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_federated
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_federated_test.sh $<TARGET_FILE:bench_federated_driver>)
-  foreach(suite data_parallel train federated)
+  add_executable(bench_population_driver ${PROJECT_SOURCE_DIR}/benchmarks/population.cpp ${PROJECT_SOURCE_DIR}/benchmarks/turns.cpp)
+  target_link_libraries(bench_population_driver PRIVATE tutti_bench_reports tutti_flags)
+  add_test(NAME ${TUTTI_TEST_PREFIX}bench_population
+           COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_population_test.sh $<TARGET_FILE:bench_population_driver>)
+  foreach(suite data_parallel train federated population)
     set_tests_properties(${TUTTI_TEST_PREFIX}bench_${suite} PROPERTIES LABELS unit TIMEOUT 300)
   endforeach()
 endif()

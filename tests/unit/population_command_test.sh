@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Populations by `tutti train`: the same on any number of threads and after a kill, what is left of them, and what is refused.
+# Populations by `tutti train`: the same on any number of threads and processes and after a kill, what is left of them, and what is refused.
 #
 #   tests/unit/population_command_test.sh <tutti>
 set -uo pipefail
@@ -46,10 +46,32 @@ expect 0 "finished at generation 4" "${short[@]}" --quiet --output killed --resu
 expect 0 "" cmp once/population.jsonl killed/population.jsonl
 expect 0 "" cmp once/best_run.json <(sed 's|killed/best_run|once/best_run|' killed/best_run.json)
 
+# Nor do processes, one of which is killed while it trains; the others end, and say who.
+launch=("$tutti" launch --processes)
+quiet=(-- "${short[@]:1}" --quiet)
+for processes in 2 3; do
+  expect 0 "finished at generation 4" "${launch[@]}" $processes "${quiet[@]}" --output "processes$processes"
+  expect 0 "" cmp once/population.jsonl "processes$processes/population.jsonl"
+done
+long=(--set graph.strategy.generations=4 --set 'graph.strategy.generation={"epochs": 400}')
+"${launch[@]}" 2 "${quiet[@]}" --output lost "${long[@]}" >lost.txt 2>&1 &
+job=$!
+until [[ -d lost/members ]] || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
+kill -9 "$(pgrep -P $job | tail -n 1)"
+wait $job && expect 0 "a failure" cat lost.txt
+expect 0 "rank 1 was ended by signal 9 (Killed)" cat lost.txt
+expect 0 "finished at generation 4" "${launch[@]}" 3 "${quiet[@]}" --output lost --resume "${long[@]}"
+expect 0 "" "${short[@]}" --quiet --output whole "${long[@]}"
+expect 0 "" cmp whole/population.jsonl lost/population.jsonl
+expect 2 "population_size: expected at least one for each of 7 processes, found 6" "${launch[@]}" 7 "${quiet[@]}" --output never
+expect 1 "" test -e never
+
 # Each at its own pace: all generations of all members.
 expect 0 "finished at generation 4" "${short[@]}" --quiet --output free --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' free/population.jsonl
 expect 0 "finished at step" "$tutti" train free/best_run.json
+expect 0 "finished at generation 4" "${launch[@]}" 2 "${quiet[@]}" --output free2 --set 'graph.strategy.pace="asynchronous"'
+expect 0 "24" grep -c '"hyper_parameters"' free2/population.jsonl
 
 # <error> <option>...: refused, and nothing is left behind.
 refused() {

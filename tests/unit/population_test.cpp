@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <support/scratch_folder.hpp>
+#include <support/summing_members.hpp>
 #include <support/usage_error.hpp>
 
 namespace tutti {
@@ -29,72 +30,23 @@ namespace {
 using namespace std::chrono_literals;
 using strategy::MemberPart;
 using strategy::PopulationBased;
+using testing::many_populations;
+using testing::on_threads;
+using testing::options_for;
+using testing::rates;
 using testing::ScratchFolder;
+using testing::Summer;
 using testing::usage_error;
-
-// Learns a sum of its hyper-parameter and of what it draws; keeps how often it trained with this optimizer.
-class Summer : public PopulationMember {
- public:
-  explicit Summer(const MemberTask& task) : rate_(number_in(task.hyper_parameters, "rate")) {}
-
-  void load(const MemberState& state) override {
-    sum_ = state.weights.at("sum").values<double>()[0];
-    if (const NamedArray* trained = state.optimizer.find("trained")) trained_ = trained->values<std::int64_t>()[0];
-  }
-  void train(const MemberTask& task) override {
-    RandomStream draws({task.seed, static_cast<std::uint64_t>(task.generation)});
-    sum_ += rate_ + 0.01 * draws.normal();
-    ++trained_;
-  }
-  MemberScore evaluate() override { return {.value = sum_, .samples = {sum_ - 0.1, sum_, sum_ + 0.1}}; }
-  MemberState save() override {
-    MemberState state;
-    state.weights.add("sum", {}, std::span(&sum_, 1));
-    state.optimizer.add("trained", {}, std::span(&trained_, 1));
-    return state;
-  }
-
- private:
-  double rate_;
-  double sum_ = 0;
-  std::int64_t trained_ = 0;
-};
-
-SearchSpace rates() { return {{{"rate", search::Float{0.1, 1, Scale::log}}, {"kind", search::Int{1, 6}}}}; }
-
-MemberThreadsOptions on_threads(int threads) {
-  return {.make = [](const MemberTask& task) { return std::make_unique<Summer>(task); }, .threads = threads};
-}
-
-PopulationOptions options_for(PopulationBased strategy, std::uint64_t seed = 5) {
-  return {.strategy = std::move(strategy), .space = rates(), .seed = seed};
-}
-
-std::vector<PopulationBased> many_strategies() {
-  std::vector<PopulationBased> all;
-  for (const strategy::ExploitStrategy& exploit : std::vector<strategy::ExploitStrategy>{
-           strategy::Truncation{.fraction = 0.3}, strategy::Binary{.threshold = 0.05}, strategy::WelchTTest{},
-           strategy::None{}}) {
-    for (const strategy::ExploreStrategy& explore : std::vector<strategy::ExploreStrategy>{
-             strategy::Perturbation{.factor = 0.3, .resample = 0.2}, strategy::Resample{}, strategy::Noise{}}) {
-      all.push_back({.population_size = 7, .generations = 6, .exploit = exploit, .explore = explore});
-    }
-  }
-  all.push_back({.population_size = 6, .generations = 5, .copy = {MemberPart::weights}});
-  all.push_back({.population_size = 6, .generations = 5, .copy = {MemberPart::hyper_parameters}});
-  all.push_back({.population_size = 1, .generations = 3});
-  return all;
-}
 
 std::vector<MemberRecord> history_of(const PopulationBased& strategy, int threads, std::uint64_t seed = 5) {
   MemberThreads pool(on_threads(threads));
-  Population population(pool, options_for(strategy, seed));
-  EXPECT_TRUE(population.run().is_finished);
+  Population population(options_for(strategy, seed));
+  EXPECT_TRUE(population.run(pool).is_finished);
   return population.history();
 }
 
 TEST(Population, IsTheSameOnAnyNumberOfThreads) {
-  for (const PopulationBased& strategy : many_strategies()) {
+  for (const PopulationBased& strategy : many_populations()) {
     const std::vector<MemberRecord> once = history_of(strategy, 1);
     EXPECT_EQ(once, history_of(strategy, 2));
     EXPECT_EQ(once, history_of(strategy, 5));
@@ -103,10 +55,10 @@ TEST(Population, IsTheSameOnAnyNumberOfThreads) {
 }
 
 TEST(Population, KeepsItsSizeItsRangesAndAConsistentLineage) {
-  for (const PopulationBased& strategy : many_strategies()) {
+  for (const PopulationBased& strategy : many_populations()) {
     MemberThreads pool(on_threads(2));
-    Population population(pool, options_for(strategy));
-    (void)population.run();
+    Population population(options_for(strategy));
+    (void)population.run(pool);
     std::map<MemberKey, MemberRecord> all;
     for (const MemberRecord& record : population.history()) {
       EXPECT_EQ(why_not_in(rates(), record.hyper_parameters), std::nullopt);
@@ -137,10 +89,10 @@ TEST(Population, KeepsItsSizeItsRangesAndAConsistentLineage) {
 
 TEST(Population, GoesOnFromWhatWasTakenOver) {
   // The score is the sum of all that was trained with: that of the line.
-  for (const PopulationBased& strategy : many_strategies()) {
+  for (const PopulationBased& strategy : many_populations()) {
     MemberThreads pool(on_threads(2));
-    Population population(pool, options_for(strategy));
-    const MemberRecord best = *population.run().best;
+    Population population(options_for(strategy));
+    const MemberRecord best = *population.run(pool).best;
     double sum = 0;
     std::int64_t trained = 0;
     for (const MemberRecord& record : population.lineage_of(best)) {
@@ -160,8 +112,8 @@ TEST(Population, ReturnsTheBestAsItWasEvaluated) {
     MemberThreads pool(on_threads(2));
     PopulationOptions options = options_for({.population_size = 5, .generations = 4});
     options.higher_is_better = higher;
-    Population population(pool, options);
-    const MemberRecord best = *population.run().best;
+    Population population(options);
+    const MemberRecord best = *population.run(pool).best;
     for (const MemberRecord& record : population.history())
       EXPECT_TRUE(higher ? *record.score <= *best.score : *record.score >= *best.score);
     EXPECT_EQ(population.state_of(best)->weights.at("sum").values<double>()[0], *best.score);
@@ -171,7 +123,7 @@ TEST(Population, ReturnsTheBestAsItWasEvaluated) {
 // --- interrupted, killed, damaged ---
 
 TEST(Population, EndsTheSameHoweverOftenItIsInterrupted) {
-  const std::vector<PopulationBased> strategies = many_strategies();
+  const std::vector<PopulationBased> strategies = many_populations();
   for (std::size_t s = 0; s < strategies.size(); s += 3) {
     const PopulationBased& strategy = strategies[s];
     const std::vector<MemberRecord> once = history_of(strategy, 1);
@@ -183,9 +135,9 @@ TEST(Population, EndsTheSameHoweverOftenItIsInterrupted) {
       options.folder = folder.path();
       int looks = 0;
       options.is_interrupted = [&] { return ++looks > 4 * (1 + run); };
-      Population population(pool, options);
+      Population population(options);
       population.resume();
-      const PopulationResult result = population.run();
+      const PopulationResult result = population.run(pool);
       history = population.history();
       if (!result.is_finished) continue;
       EXPECT_EQ(population.state_of(*result.best)->weights.at("sum").values<double>()[0], *result.best->score);
@@ -205,7 +157,7 @@ TEST(Population, GoesOnFromTheGenerationBeforeWhereTheLastIsDamaged) {
     options.strategy.generations = 4;
     {
       MemberThreads pool(on_threads(2));
-      (void)Population(pool, options).run();
+      (void)Population(options).run(pool);
     }
     if (is_log) {
       const auto log = folder.path() / "population.jsonl";
@@ -217,11 +169,11 @@ TEST(Population, GoesOnFromTheGenerationBeforeWhereTheLastIsDamaged) {
     MemberThreads pool(on_threads(2));
     std::vector<std::string> problems;
     options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
-    Population population(pool, options);
+    Population population(options);
     population.resume();
     EXPECT_EQ(population.finished(), 3);
     EXPECT_EQ(problems.empty(), is_log);
-    (void)population.run();
+    (void)population.run(pool);
     EXPECT_EQ(population.history(), once);
     EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), once);
   }
@@ -232,13 +184,13 @@ TEST(Population, RefusesToGoOnWithAnotherSpaceOrSize) {
   PopulationOptions options = options_for({.population_size = 4, .generations = 2});
   options.folder = folder.path();
   MemberThreads pool(on_threads(2));
-  (void)Population(pool, options).run();
+  (void)Population(options).run(pool);
   options.strategy.population_size = 3;
-  EXPECT_NE(usage_error([&] { Population(pool, options).resume(); }).find("has a member 3, and population_size is 3"),
+  EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("has a member 3, and population_size is 3"),
             std::string::npos);
   options.strategy.population_size = 4;
   options.space.dimensions[0].range = search::Float{2, 3};
-  EXPECT_NE(usage_error([&] { Population(pool, options).resume(); }).find("is of another search space: rate: "),
+  EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("is of another search space: rate: "),
             std::string::npos);
 }
 
@@ -247,8 +199,8 @@ TEST(Population, KeepsFewMembersInMemoryAndFewFiles) {
   PopulationOptions options = options_for({.population_size = 9, .generations = 8, .idle = 2});
   options.folder = folder.path();
   MemberThreads pool(on_threads(2));
-  Population population(pool, options);
-  const PopulationResult result = population.run();
+  Population population(options);
+  const PopulationResult result = population.run(pool);
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "members"))
     files += entry.exists() ? 1 : 0;
@@ -302,8 +254,8 @@ TEST(Population, ReplacesMembersThatFailAndSaysSo) {
       PopulationOptions options = options_for({.population_size = 5, .generations = 4, .exploit = exploit});
       std::vector<std::string> problems;
       options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
-      Population population(pool, options);
-      EXPECT_TRUE(population.run().is_finished);
+      Population population(options);
+      EXPECT_TRUE(population.run(pool).is_finished);
       std::map<MemberKey, MemberRecord> all;
       for (const MemberRecord& record : population.history()) all.emplace(record.key(), record);
       std::size_t failed = 0;
@@ -329,9 +281,9 @@ TEST(Population, EndsWhereAllMembersFail) {
     MemberThreads pool(
         {.make = [](const MemberTask&) -> std::unique_ptr<PopulationMember> { throw std::runtime_error("no room"); },
          .threads = 2});
-    Population population(pool, options_for({.population_size = 3, .generations = 2, .pace = pace}));
+    Population population(options_for({.population_size = 3, .generations = 2, .pace = pace}));
     try {
-      (void)population.run();
+      (void)population.run(pool);
       ADD_FAILURE() << "expected an error";
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), "all 3 members have failed; the last: no room");
@@ -353,12 +305,12 @@ TEST(MemberThreads, EndWithinTheDeadlineWhereAMemberHangs) {
     MemberThreads pool({.make = [let_go](const MemberTask& task) { return std::make_unique<Hanging>(task, let_go); },
                         .threads = 2,
                         .deadline = 200ms});
-    Population population(pool, options_for({.population_size = 3, .generations = 2}));
+    Population population(options_for({.population_size = 3, .generations = 2}));
     try {
-      (void)population.run();
+      (void)population.run(pool);
       ADD_FAILURE() << "expected an error";
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "member 1 has not gone on within 0.2 s");
+      EXPECT_STREQ(error.what(), "member 1 has not gone on within 200 ms");
     }
   }
   *let_go = true;
@@ -379,9 +331,9 @@ TEST(AsynchronousPopulation, TrainsAllMembersForAllGenerations) {
       int looks = 0;
       options.is_interrupted = [&] { return ++looks > 9; };
       MemberThreads pool(on_threads(threads));
-      Population population(pool, options);
+      Population population(options);
       population.resume();
-      is_finished = population.run().is_finished;
+      is_finished = population.run(pool).is_finished;
       std::map<std::int64_t, std::int64_t> last;
       std::set<MemberKey> seen;
       for (const MemberRecord& record : population.history()) {
@@ -401,9 +353,8 @@ TEST(AsynchronousPopulation, TrainsAllMembersForAllGenerations) {
 // --- what is refused ---
 
 TEST(Population, RefusesWhatCannotBe) {
-  MemberThreads pool(on_threads(1));
   const auto why = [&](const PopulationOptions& options) {
-    return usage_error([&] { Population population(pool, options); });
+    return usage_error([&] { Population population(options); });
   };
   EXPECT_NE(why(options_for({.population_size = 0})).find("population_size"), std::string::npos);
   EXPECT_NE(why(options_for({.copy = {}})).find("copy: expected at least one part"), std::string::npos);
@@ -420,8 +371,8 @@ TEST(Population, RefusesWhatCannotBe) {
     MemberScore evaluate() override { return {.value = 1}; }
   };
   MemberThreads singles({.make = [](const MemberTask& task) { return std::make_unique<Single>(task); }});
-  Population population(singles, options_for({.population_size = 2, .exploit = strategy::WelchTTest{}}));
-  EXPECT_EQ(usage_error([&] { (void)population.run(); }),
+  Population population(options_for({.population_size = 2, .exploit = strategy::WelchTTest{}}));
+  EXPECT_EQ(usage_error([&] { (void)population.run(singles); }),
             "WelchTTest compares at least two scores of a member, and member 0 has 0");
 }
 

@@ -1,5 +1,5 @@
-// Populations of graphs, and runs with phases: the same population on any number of threads and after an interruption,
-// and a schedule that was found reaches its score again to the bit.
+// Populations of graphs, and runs with phases: the same population on any number of threads and processes, and after an
+// interruption, and a schedule that was found reaches its score again to the bit.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -93,6 +93,24 @@ TEST(PopulationTrain, TheSameOnAnyNumberOfThreads) {
     EXPECT_EQ(logs[0], logs[1]) << strategy;
     EXPECT_EQ(logs[0], logs[2]) << strategy;
     EXPECT_TRUE(best[0] == best[1] && best[0] == best[2]) << strategy;
+  }
+}
+
+TEST(PopulationTrain, TheSameOnAnyNumberOfProcesses) {
+  for (const Json& strategy : many_strategies()) {
+    const ScratchFolder scratch;
+    const Trained once = train_small(read_small(population_run(scratch / "1", strategy)));
+    for (const int processes : {2, 3}) {
+      const std::filesystem::path output = scratch / std::to_string(processes);
+      // Interrupted once, too.
+      const auto run = read_small(population_run(output, strategy));
+      const Trained first = train_small(run, {.processes = processes, .interrupt_at = 7});
+      EXPECT_EQ(first.result.reason, event::RunEnded::Reason::interrupted);
+      const Trained trained = train_small(run, {.processes = processes, .resume = true});
+      EXPECT_EQ(trained.result.step, 4);
+      EXPECT_EQ(text_of(output / "population.jsonl"), text_of(scratch / "1" / "population.jsonl")) << strategy;
+      EXPECT_TRUE(weights_in(trained.result.last_checkpoint) == weights_in(once.result.last_checkpoint)) << strategy;
+    }
   }
 }
 

@@ -253,6 +253,26 @@ TEST(QuietProgress, TellsOfAPopulationTheEndAlone) {
   EXPECT_THAT(told.lines(), ElementsAre("finished at generation 1, in 0:10, best validation accuracy 0.8712"));
 }
 
+TEST(PlainProgress, TellsEveryTenSecondsHowManyMembersAreThrough) {
+  Told told({.mode = ProgressMode::plain});
+  told.tell(kPopulation);
+  told.lines();
+  for (std::int64_t through = 1; through < 8; ++through) {
+    told.now += 4;
+    told.tell(event::GenerationWentOn{.generation = 1, .through = through, .members = 8});
+  }
+  EXPECT_THAT(told.lines(), ElementsAre("generation 0/4  members 3/8", "generation 0/4  members 6/8"));
+}
+
+TEST(TerminalProgress, CountsMembersUntilTheirGenerationEnds) {
+  Told told({.mode = ProgressMode::terminal, .width = 60});
+  told.tell(kPopulation);
+  told.tell(event::GenerationWentOn{.generation = 1, .through = 3, .members = 8});
+  EXPECT_THAT(told.news(), HasSubstr("0/4  members 3/8"));
+  told.tell(generation(1));
+  EXPECT_THAT(told.news(), Not(HasSubstr("members")));
+}
+
 TEST(TerminalProgress, CountsGenerations) {
   Told told({.mode = ProgressMode::terminal, .width = 60});
   told.tell(kPopulation);

@@ -91,6 +91,13 @@ struct MemberEvaluated {
   bool is_best = false;                    // so far
 };
 
+// So many members are through with a generation that goes on.
+struct GenerationWentOn {
+  std::int64_t generation = 0;
+  std::int64_t through = 0;
+  std::int64_t members = 0;
+};
+
 // All members have.
 struct GenerationEnded {
   std::int64_t generation = 0;
@@ -132,9 +139,9 @@ struct RunEnded {
 
 }  // namespace event
 
-using Event =
-    std::variant<event::RunStarted, event::StepEnded, event::EvaluationEnded, event::MemberEvaluated,
-                 event::GenerationEnded, event::CheckpointWritten, event::Warned, event::SpanEnded, event::RunEnded>;
+using Event = std::variant<event::RunStarted, event::StepEnded, event::EvaluationEnded, event::MemberEvaluated,
+                           event::GenerationWentOn, event::GenerationEnded, event::CheckpointWritten, event::Warned,
+                           event::SpanEnded, event::RunEnded>;
 
 class Observer {
  public:

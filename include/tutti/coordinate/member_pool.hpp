@@ -1,5 +1,5 @@
 // Where members of a population are trained, as the engine knows it: a way to begin a task, and what comes of each.
-// MemberThreads is one; processes are another.
+// MemberThreads is one; MemberProcesses (coordinate/member_processes.hpp) is another.
 //
 //   MemberThreads pool({.make = [](const MemberTask& task) { return std::make_unique<Climber>(task); }, .threads = 2});
 //   pool.begin({.member = 0, .hyper_parameters = values});
@@ -51,10 +51,17 @@ struct MemberThreadsOptions {
   std::function<void()> prepare_thread = {};  // called on each thread first
 };
 
+// A UsageError for what cannot be.
+void validate(const MemberThreadsOptions& options);
+
+namespace detail {
+class MemberPlaces;
+}
+
 class MemberThreads final : public MemberPool {
  public:
-  explicit MemberThreads(MemberThreadsOptions options);
-  // Cancels what is being done, and waits for it as long as the deadline says.
+  explicit MemberThreads(const MemberThreadsOptions& options);
+  // Cancels what is being done, and waits for it as long as the deadline says; then threads are left to themselves.
   ~MemberThreads() override;
   MemberThreads(const MemberThreads&) = delete;
   MemberThreads& operator=(const MemberThreads&) = delete;
@@ -65,8 +72,7 @@ class MemberThreads final : public MemberPool {
   void cancel() override;
 
  private:
-  struct Shared;
-  std::shared_ptr<Shared> shared_;  // with threads that may outlive this, where a member hangs
+  std::unique_ptr<detail::MemberPlaces> places_;
 };
 
 }  // namespace tutti

@@ -2,8 +2,8 @@
 // their hyper-parameters; then the next generation.
 //
 //   MemberThreads pool({.make = make_member, .threads = 2});
-//   Population population(pool, {.strategy = {.population_size = 8, .generations = 10}, .space = space, .seed = 7});
-//   const PopulationResult result = population.run();
+//   Population population({.strategy = {.population_size = 8, .generations = 10}, .space = space, .seed = 7});
+//   const PopulationResult result = population.run(pool);
 //   result.best->hyper_parameters; population.state_of(*result.best);
 //
 // In step, the same seed gives the same population whatever the pool: draws are keyed by the seed, the generation and
@@ -47,6 +47,8 @@ struct PopulationOptions {
   // all have finished; what it went on in spite of.
   std::function<void(const MemberRecord&, const MemberScore&)> on_member = {};
   std::function<void(std::int64_t generation)> on_generation = {};
+  // As soon as a member is through, how many are with the generation that not all have finished.
+  std::function<void(std::int64_t generation, std::int64_t through)> on_progress = {};
   std::function<void(const std::string& sentence)> on_problem = {};
 };
 
@@ -62,13 +64,14 @@ std::uint64_t member_seed(std::uint64_t seed, std::int64_t member);
 // One thread at a time.
 class Population {
  public:
-  // A UsageError for what cannot be. The pool outlives it.
-  Population(MemberPool& pool, PopulationOptions options);
+  // A UsageError for what cannot be.
+  explicit Population(PopulationOptions options);
 
   // Goes on from what is in the folder. Sentences about what could not be used are told as problems.
   void resume();
-  // Up to the last generation. An Error where all members fail.
-  PopulationResult run();
+  // Up to the last generation. An Error where all members fail. Where it was interrupted or throws, the pool may still
+  // be at work on what it was given.
+  PopulationResult run(MemberPool& pool);
 
   // Of all generations, in the order they were evaluated.
   const std::vector<MemberRecord>& history() const { return history_; }
@@ -93,23 +96,23 @@ class Population {
   const MemberRecord* last_of(std::int64_t member) const;
   std::vector<MemberResult> results() const;
   Plan plan_for(MemberKey key, const std::optional<std::int64_t>& parent) const;
-  void begin(const Plan& plan);
+  void begin(MemberPool& pool, const Plan& plan);
   std::shared_ptr<const MemberState> state_for(const Plan& plan);
-  std::optional<MemberReply> next_reply();
+  std::optional<MemberReply> next_reply(MemberPool& pool);
   // What comes of a reply: its state is stored, and taken out of it.
   MemberRecord settle(MemberReply& reply, const Plan& plan);
   void add(MemberRecord record, const MemberScore& score);
-  bool run_in_step();
-  bool run_asynchronously();
+  bool run_in_step(MemberPool& pool);
+  bool run_asynchronously(MemberPool& pool);
   void refuse_where_all_failed() const;
   std::optional<MemberRecord> best_until(std::int64_t generation) const;
   void prune();
+  void tell_progress(std::int64_t generation, std::int64_t through) const;
   void tell_problem(const std::string& sentence) const;
   std::vector<MemberRecord> whole_generations(const std::vector<MemberRecord>& records);
   std::vector<MemberRecord> whole_members(const std::vector<MemberRecord>& records);
   bool is_whole(const MemberRecord& record);
 
-  MemberPool& pool_;
   PopulationOptions options_;
   MemberStore store_;
   std::optional<PopulationLog> log_;

@@ -21,6 +21,8 @@ struct ProgressState {
   std::int64_t steps = 0;  // 0 where nobody knows
   std::int64_t epoch = 0;
   std::int64_t epochs = 0;
+  std::int64_t members = 0;  // of a population, and those that are through with the generation that comes next
+  std::int64_t members_through = 0;
   std::optional<double> loss = {};
   std::optional<NamedNumber> metric = {};
   std::optional<double> rows_per_second = {};
@@ -30,8 +32,8 @@ struct ProgressState {
 
 enum class BarStyle { ascii, lines };
 
-// At most `width` columns of a terminal. Where there is little room, what matters least is left out: the epoch first,
-// then the share of communication, rows per second, the bar, the metric, the time left, and the loss.
+// At most `width` columns of a terminal. Where there is little room, what matters least is left out: members first, the
+// epoch, then the share of communication, rows per second, the bar, the metric, the time left, and the loss.
 std::string progress_line(const ProgressState& state, int width, BarStyle bar = BarStyle::ascii);
 
 // All of it, without a bar: "step 420/1000  epoch 2/5  loss 0.1234  1:02:03 left".
