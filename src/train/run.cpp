@@ -446,6 +446,10 @@ void read_phases(const JsonValue& value, Run& run) {
   run.phases = phases_from_json(*list);
   for (std::size_t i = 0; i < run.phases.size(); ++i) {
     const JsonValue place = list->element(i);
+    for (const HyperParameter& value_set : run.phases[i].set) {
+      if (!detail::may_change_between_phases(value_set.path))
+        throw place.at("set").at(value_set.path).error("a phase cannot set this: it belongs to the run as a whole");
+    }
     bool have_same_weights = false;
     try {
       have_same_weights = detail::have_same_weights(run, detail::run_of_phase(run, run.phases[i]));
@@ -457,13 +461,8 @@ void read_phases(const JsonValue& value, Run& run) {
   }
 }
 
-}  // namespace
-
-Run read_run(const JsonValue& value, const Registry& registry) {
-  return read_run(value, std::make_shared<const Registry>(registry));
-}
-
-Run read_run(const JsonValue& value, std::shared_ptr<const Registry> shared_registry) {
+// `like`: a run whose data's source is the same, so that its files need not be looked into once more.
+Run read(const JsonValue& value, std::shared_ptr<const Registry> shared_registry, const Run* like) {
   const Registry& registry = *shared_registry;
   if (!value.is_object()) throw value.expected("a run: an object with data, graph, loss and optimizer");
   value.refuse_other_keys({"seed", "data", "graph", "workers", "clients", "search", "loss", "metrics", "optimizer",
@@ -475,14 +474,19 @@ Run read_run(const JsonValue& value, std::shared_ptr<const Registry> shared_regi
     throw data_value.expected(R"(data, as in {"source": "fashion_mnist", "batch_size": 128})");
   const Options data_options(data_value);
   const DataSourceType& type = registry.data_sources.at(data_options.at("source"));
-  DataSource source = told_at(data_value, [&] { return type.resolve(data_options); });
+  DataSource source =
+      like != nullptr ? like->data.opened_by : told_at(data_value, [&] { return type.resolve(data_options); });
   DataOptions wishes = read_data_options(data_options, source);
   RunData data{.source = type.name,
                .opened_by = std::move(source),
                .options = wishes,
                .batch_size = data_options.integer("batch_size", {.min = 1, .max = kMostRows}),
                .input_order = {}};
-  data_options.refuse_other_keys({"client_split", "client_test"});
+  std::vector<std::string> other_keys{"client_split", "client_test"};
+  if (like != nullptr) {
+    for (const auto& [key, its] : like->written->at("data").items()) other_keys.push_back(key);
+  }
+  data_options.refuse_other_keys(std::move(other_keys));
   refuse_unless_whole(data_value, data.opened_by.open != nullptr, "open");
 
   const JsonValue graph_value = value.at("graph");
@@ -539,5 +543,17 @@ Run read_run(const JsonValue& value, std::shared_ptr<const Registry> shared_regi
   run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(*run.written, run));
   return run;
 }
+
+}  // namespace
+
+Run read_run(const JsonValue& value, const Registry& registry) {
+  return read_run(value, std::make_shared<const Registry>(registry));
+}
+
+Run read_run(const JsonValue& value, std::shared_ptr<const Registry> registry) {
+  return read(value, std::move(registry), nullptr);
+}
+
+Run detail::read_run_like(const JsonValue& value, const Run& like) { return read(value, like.registry, &like); }
 
 }  // namespace tutti

@@ -52,11 +52,16 @@ bool is_at_or_below(std::string_view path, std::string_view above) {
          (path.size() == above.size() || path[above.size()] == '.' || path[above.size()] == '[');
 }
 
-std::optional<std::string> why_not_searched(const std::string& path, const Run& run) {
+const PathRule* rule_for(std::string_view path) {
   const PathRule* rule = nullptr;
   for (const PathRule& one : kRules) {
     if (is_at_or_below(path, one.path) && (rule == nullptr || one.path.size() > rule->path.size())) rule = &one;
   }
+  return rule;
+}
+
+std::optional<std::string> why_not_searched(const std::string& path, const Run& run) {
+  const PathRule* rule = rule_for(path);
   if (rule != nullptr && !rule->is_allowed) return fmt::format("this cannot be searched: {}", rule->why);
   if (is_at_or_below(path, "loss") && run.train.best_by == "loss")
     return "this cannot be searched: members are compared by the loss, which would be another for each; train.best_by "
@@ -106,10 +111,15 @@ JsonDocument with_values(const nlohmann::ordered_json& document, const HyperPara
   return result;
 }
 
+bool may_change_between_phases(std::string_view path) {
+  const PathRule* rule = rule_for(path);
+  return rule == nullptr || rule->is_allowed;
+}
+
 Run run_of_phase(const Run& run, const RunPhase& phase) {
   Json document = *run.written;
   document.erase("phases");
-  Run result = read_run(with_values(document, phase.set).root(), run.registry);
+  Run result = read_run_like(with_values(document, phase.set).root(), run);
   if (phase.seed) result.seed = *phase.seed;
   return result;
 }
@@ -133,7 +143,7 @@ nlohmann::ordered_json document_of_member(const Run& run) {
 }
 
 Run run_of_member(const Run& run, const HyperParameters& values) {
-  return read_run(with_values(document_of_member(run), all_values(run.search, values)).root(), run.registry);
+  return read_run_like(with_values(document_of_member(run), all_values(run.search, values)).root(), run);
 }
 
 bool have_same_weights(const Run& one, const Run& other) { return layout_of(one.graph) == layout_of(other.graph); }
@@ -155,7 +165,7 @@ void refuse_impossible_search(const JsonValue& search, const Run& run) {
           all.push_back({other.path, kLeftOut});
       }
       try {
-        its_layout = layout_of(read_run(with_values(document, all).root(), run.registry).graph);
+        its_layout = layout_of(read_run_like(with_values(document, all).root(), run).graph);
       } catch (const UsageError& error) {
         throw place.error(fmt::format("{} cannot be: {}", value, without_place(error)));
       }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <tutti/base/json.hpp>
 #include <tutti/strategy/search_space.hpp>
@@ -12,11 +13,17 @@
 
 namespace tutti::detail {
 
+// A run file whose data comes from where that of another run does: files were looked into for that one, and are not
+// again.
+Run read_run_like(const JsonValue& value, const Run& like);
+
 // With these values in it, and nothing where one is null.
 JsonDocument with_values(const nlohmann::ordered_json& document, const HyperParameters& values);
 // What is wrong with it, without the place in a text that nobody has seen.
 std::string without_place(const UsageError& error);
 
+// Or belongs to the run as a whole: its data, its strategy, its length.
+bool may_change_between_phases(std::string_view path);
 // Without phases.
 Run run_of_phase(const Run& run, const RunPhase& phase);
 

@@ -337,6 +337,10 @@ TEST(PhasedTrain, RefusesByName) {
   EXPECT_THAT(why(R"([{"steps": 1}, {"steps": 1, "set": {"optimizer.lrr": 1}}])"), HasSubstr("lrr"));
   EXPECT_THAT(why(R"([{"steps": 1}, {"steps": 1, "set": {"graph.hidden.units": 3}}])"),
               HasSubstr("phases[1]: it changes the shape of weights"));
+  for (const char* path : {"data.source", "data.rows", "seed", "graph.strategy", "train.deadline", "output"}) {
+    const std::string phases = R"([{"steps": 1, "set": {")" + std::string(path) + R"(": 3}}])";
+    EXPECT_THAT(why(phases.c_str()), HasSubstr("a phase cannot set this: it belongs to the run as a whole")) << path;
+  }
   EXPECT_THAT(why(R"([{"steps": 1, "sets": {}}])"), HasSubstr("phases[0]: unknown key \"sets\""));
   Json run = phased_run(scratch / "run");
   run["train"]["steps"] = 3;
