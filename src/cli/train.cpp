@@ -58,7 +58,9 @@ Events observers(const Run& run, const TrainRequest& request) {
   events.add(std::make_shared<MetricsFile>(run.output, MetricsFileOptions{.every_steps = run.train.log_every}));
   events.add(std::make_shared<TensorBoardFile>(run.output, TensorBoardFileOptions{.every_steps = run.train.log_every}));
   if (std::holds_alternative<strategy::PopulationBased>(run.graph.effective_strategy()))
-    events.add(std::make_shared<PopulationPicture>(run.output));
+    events.add(std::make_shared<PopulationPicture>(
+        run.output,
+        PopulationScore{.name = "validation " + run.train.best_by, .higher_is_better = is_higher_better(run)}));
   if (!request.trace.empty()) events.add(std::make_shared<TraceFromTheStart>(request.trace));
   return events;
 }

@@ -91,7 +91,8 @@ std::string move(const Int& range, const How& how, const HyperParameter& its, Ra
 // One before or one after; from an end, inwards.
 template <typename How>
 std::string move(const Categorical& range, const How&, const HyperParameter& its, RandomStream& draws) {
-  const auto at = static_cast<std::size_t>(std::ranges::find(range.values, its.json) - range.values.begin());
+  const auto is_it = [&](const std::string& value) { return is_same_json(value, its.json); };
+  const auto at = static_cast<std::size_t>(std::ranges::find_if(range.values, is_it) - range.values.begin());
   const bool is_up = at == 0 || (at + 1 < range.values.size() && draws.below(2) == 0);
   return range.values[is_up ? at + 1 : at - 1];
 }

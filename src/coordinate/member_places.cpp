@@ -29,7 +29,8 @@ struct MemberPlaces::Shared {
   };
   struct Worker {
     std::thread thread;
-    bool comes_back = false;
+    const MemberPlace* place = nullptr;
+    bool has_ended = false;
   };
 
   explicit Shared(MemberPlacesOptions its) : options(std::move(its)) {}
@@ -44,9 +45,7 @@ struct MemberPlaces::Shared {
   std::exception_ptr problem;  // the first that a place has thrown
   bool is_cancelled = false;
   bool is_ending = false;
-  bool is_late = false;  // a member here has missed the deadline
-  std::size_t working = 0;
-  std::vector<Worker> workers;
+  std::list<Worker> workers;
 
   void go_on(Work& work) {
     const std::lock_guard lock(mutex);
@@ -54,7 +53,8 @@ struct MemberPlaces::Shared {
     if (is_cancelled) throw Error("the run was to end");
   }
 
-  static void serve(const std::shared_ptr<Shared>& shared, const MemberPlace& place) {
+  static void serve(const std::shared_ptr<Shared>& shared, Worker& worker) {
+    const MemberPlace& place = *worker.place;
     try {
       if (place.prepare) place.prepare();
       while (shared->serve_once(place)) {
@@ -64,7 +64,7 @@ struct MemberPlaces::Shared {
       if (!shared->problem) shared->problem = std::current_exception();
     }
     const std::lock_guard lock(shared->mutex);
-    --shared->working;
+    worker.has_ended = true;
     shared->has_work.notify_all();
     shared->has_done.notify_all();
   }
@@ -98,37 +98,51 @@ struct MemberPlaces::Shared {
     return true;
   }
 
+  bool is_late(const Work& work, Clock::time_point now) const {
+    return !work.place->comes_back && now - work.went_on > options.deadline;
+  }
+
   // Whoever has not gone on for too long.
   const Work* late(Clock::time_point now) const {
-    const auto found = std::ranges::find_if(
-        under_way, [&](const Work& work) { return !work.place->comes_back && now - work.went_on > options.deadline; });
+    const auto found = std::ranges::find_if(under_way, [&](const Work& work) { return is_late(work, now); });
     return found == under_way.end() ? nullptr : &*found;
   }
 
-  // Returns when all threads have ended or are left to themselves.
+  // Or hangs: its member has not gone on for too long.
+  bool has_ended(const Worker& worker) const {
+    const Clock::time_point now = Clock::now();
+    return worker.has_ended || std::ranges::any_of(under_way, [&](const Work& work) {
+             return work.place == worker.place && is_late(work, now);
+           });
+  }
+
+  // Returns when all threads have ended, or are left to themselves.
   void end_threads() {
+    constexpr Duration kLook = std::chrono::milliseconds(10);  // nobody tells that time has passed
     std::unique_lock lock(mutex);
     is_ending = true;
     is_cancelled = true;
     has_work.notify_all();
-    const bool have_ended =
-        has_done.wait_for(lock, is_late ? Duration::zero() : options.deadline, [&] { return working == 0; });
-    std::vector<Worker> all = std::exchange(workers, {});
-    lock.unlock();
-    for (Worker& worker : all) {
-      if (have_ended || worker.comes_back)
-        worker.thread.join();
-      else
+    for (Worker& worker : workers) {
+      while (!has_ended(worker)) has_done.wait_for(lock, kLook);
+      if (!worker.thread.joinable()) continue;
+      if (!worker.has_ended) {
         worker.thread.detach();
+        continue;
+      }
+      lock.unlock();
+      worker.thread.join();
+      lock.lock();
     }
   }
 };
 
 MemberPlaces::MemberPlaces(MemberPlacesOptions options) : shared_(std::make_shared<Shared>(std::move(options))) {
-  shared_->working = shared_->options.places.size();
-  for (const MemberPlace& place : shared_->options.places)
-    shared_->workers.push_back(
-        {std::thread([shared = shared_, &place] { Shared::serve(shared, place); }), place.comes_back});
+  for (const MemberPlace& place : shared_->options.places) {
+    Shared::Worker& worker = shared_->workers.emplace_back();
+    worker.place = &place;
+    worker.thread = std::thread([shared = shared_, &worker] { Shared::serve(shared, worker); });
+  }
 }
 
 MemberPlaces::~MemberPlaces() { shared_->end_threads(); }
@@ -148,11 +162,9 @@ std::optional<MemberReply> MemberPlaces::next(Duration wait) {
     if (shared_->problem) std::rethrow_exception(shared_->problem);
     if (shared_->waiting.empty() && shared_->under_way.empty()) return std::nullopt;
     const Clock::time_point now = Clock::now();
-    if (const Shared::Work* late = shared_->late(now)) {
-      shared_->is_late = true;
+    if (const Shared::Work* late = shared_->late(now))
       throw Error(
           fmt::format("member {} has not gone on within {}", late->task.member, to_string(shared_->options.deadline)));
-    }
     if (now >= end) return std::nullopt;
     // To look at the deadline again, too.
     shared_->has_done.wait_until(lock, std::min(end, now + shared_->options.deadline));

@@ -19,7 +19,7 @@ struct MemberPlace {
   std::function<MemberReply(const MemberTask&)> carry_out = {};
   std::function<void()> prepare = {};  // first
   std::function<void()> idle = {};     // every so often, while there is nothing to do
-  // It speaks to others with deadlines of its own, and so comes back. A member here may hang.
+  // It waits with deadlines of its own, and so comes back; a member here may hang.
   bool comes_back = false;
 };
 
@@ -36,8 +36,7 @@ struct MemberPlacesOptions {
 class MemberPlaces {
  public:
   explicit MemberPlaces(MemberPlacesOptions options);
-  // Cancels what is being done. Threads that have not ended within the deadline are left to themselves, unless they
-  // come back.
+  // Cancels what is being done. Threads of members that do not go on within the deadline are left to themselves.
   ~MemberPlaces();
   MemberPlaces(const MemberPlaces&) = delete;
   MemberPlaces& operator=(const MemberPlaces&) = delete;

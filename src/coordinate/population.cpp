@@ -17,6 +17,7 @@ namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
+using strategy::contains;
 using strategy::MemberPart;
 
 constexpr std::uint64_t kMemberSeeds = 0x3e3be4;
@@ -24,10 +25,23 @@ constexpr std::uint64_t kFirstDraws = 0xf14574;
 constexpr std::uint64_t kExploreDraws = 0xe4910e;
 constexpr Duration kLook = 100ms;  // how long an interruption may go unnoticed
 
-std::optional<std::string> failure_of(const MemberReply& reply) {
+std::optional<std::string> failure_of(const MemberReply& reply, bool compares_samples) {
   if (!reply.failure.empty()) return reply.failure;
   if (!std::isfinite(reply.score.value)) return fmt::format("its score is {}", reply.score.value);
+  if (!compares_samples) return std::nullopt;
+  for (const double sample : reply.score.samples) {
+    if (!std::isfinite(sample)) return fmt::format("one of its scores is {}", sample);
+  }
   return std::nullopt;
+}
+
+bool is_better(double score, double than, bool higher_is_better) {
+  return higher_is_better ? score > than : score < than;
+}
+
+// Of members that have all failed, an Error.
+[[noreturn]] void refuse_all_failed(std::int64_t members, const std::string& why) {
+  throw Error(fmt::format("all {} members have failed; the last: {}", members, why));
 }
 
 }  // namespace
@@ -55,6 +69,8 @@ Population::Population(PopulationOptions options)
 }
 
 PopulationResult Population::run(MemberPool& pool) {
+  // What is not gone on from is another population's.
+  if (log_) log_->write(history_);
   const bool is_finished =
       options_.strategy.pace == strategy::Pace::in_step ? run_in_step(pool) : run_asynchronously(pool);
   return {.is_finished = is_finished, .generations = finished_, .best = best()};
@@ -88,9 +104,11 @@ bool Population::run_in_step(MemberPool& pool) {
     }
     std::vector<MemberRecord> records;
     for (auto& [member, its] : through) records.push_back(its.first);
+    // It is in no log, so that another try begins with it.
+    if (std::ranges::none_of(records, [](const MemberRecord& record) { return record.score.has_value(); }))
+      refuse_all_failed(size(), records.back().failure);
     if (log_) log_->append(records);
     for (auto& [member, its] : through) add(std::move(its.first), its.second);
-    refuse_where_all_failed();
     ++finished_;
     prune();
     if (options_.on_generation) options_.on_generation(finished_);
@@ -173,8 +191,7 @@ Population::Plan Population::plan_for(MemberKey key, const std::optional<std::in
   plan.copied = own->score
                     ? options_.strategy.copy
                     : std::vector{MemberPart::weights, MemberPart::optimizer_state, MemberPart::hyper_parameters};
-  if (std::ranges::find(plan.copied, MemberPart::hyper_parameters) != plan.copied.end())
-    plan.hyper_parameters = other.hyper_parameters;
+  if (contains(plan.copied, MemberPart::hyper_parameters)) plan.hyper_parameters = other.hyper_parameters;
   if (std::holds_alternative<strategy::None>(options_.strategy.exploit)) return plan;
   RandomStream draws({options_.seed, kExploreDraws, generation, member});
   plan.hyper_parameters = options_.explore
@@ -188,10 +205,9 @@ Population::Plan Population::plan_for(MemberKey key, const std::optional<std::in
 std::shared_ptr<const MemberState> Population::state_for(const Plan& plan) {
   const MemberRecord* own = last_of(plan.of.member);
   if (own == nullptr) return nullptr;
-  const auto has_copied = [&](MemberPart part) { return std::ranges::find(plan.copied, part) != plan.copied.end(); };
-  if (!plan.parent || !has_copied(MemberPart::weights)) return store_.get(own->key());
+  if (!plan.parent || !contains(plan.copied, MemberPart::weights)) return store_.get(own->key());
   std::shared_ptr<const MemberState> all = store_.get(*plan.parent);
-  if (has_copied(MemberPart::optimizer_state)) return all;
+  if (contains(plan.copied, MemberPart::optimizer_state)) return all;
   return std::make_shared<const MemberState>(MemberState{.weights = all->weights, .optimizer = {}});
 }
 
@@ -221,11 +237,11 @@ MemberRecord Population::settle(MemberReply& reply, const Plan& plan) {
                       .parent = plan.parent,
                       .copied = plan.copied,
                       .hyper_parameters = plan.hyper_parameters};
-  if (const auto failure = failure_of(reply)) {
+  const bool compares_samples = std::holds_alternative<strategy::WelchTTest>(options_.strategy.exploit);
+  if (const auto failure = failure_of(reply, compares_samples)) {
     record.failure = *failure;
     return record;
   }
-  const bool compares_samples = std::holds_alternative<strategy::WelchTTest>(options_.strategy.exploit);
   if (compares_samples && reply.score.samples.size() < 2)
     throw UsageError(fmt::format("WelchTTest compares at least two scores of a member, and member {} has {}",
                                  reply.member, reply.score.samples.size()));
@@ -252,7 +268,7 @@ void Population::refuse_where_all_failed() const {
     if (last == nullptr || last->score) return;
     why = last->failure;
   }
-  throw Error(fmt::format("all {} members have failed; the last: {}", size(), why));
+  refuse_all_failed(size(), why);
 }
 
 const MemberRecord* Population::last_of(std::int64_t member) const {
@@ -277,10 +293,8 @@ std::optional<MemberRecord> Population::best() const { return best_until(options
 std::optional<MemberRecord> Population::best_until(std::int64_t generation) const {
   const MemberRecord* best = nullptr;
   for (const MemberRecord& record : history_) {
-    if (!record.score || record.generation > generation) continue;
-    const bool is_better =
-        best == nullptr || (options_.higher_is_better ? *record.score > *best->score : *record.score < *best->score);
-    if (is_better) best = &record;
+    if (!record.score || record.generation > generation || damaged_.contains(record.key())) continue;
+    if (best == nullptr || is_better(*record.score, *best->score, options_.higher_is_better)) best = &record;
   }
   return best == nullptr ? std::nullopt : std::optional(*best);
 }
@@ -307,7 +321,7 @@ std::vector<MemberRecord> Population::lineage_of(const MemberRecord& record) con
 // What the next generation goes on from stays, also where the newest of it turns out to be damaged; and the best.
 void Population::prune() {
   std::set<MemberKey> best;
-  for (std::int64_t back = 0; back < options_.keep_last; ++back) {
+  for (std::int64_t back = 0; back < std::min(options_.keep_last, finished_); ++back) {
     if (const auto its = best_until(finished_ - back)) best.insert(its->key());
   }
   if (const auto its = this->best()) best.insert(its->key());
@@ -350,15 +364,13 @@ std::vector<MemberRecord> Population::whole_generations(const std::vector<Member
       is_in_order &= its(m) == MemberKey{static_cast<std::int64_t>(m), static_cast<std::int64_t>(whole) + 1};
     if (!is_in_order) break;
   }
+  if (whole == 0 && records.size() >= members)
+    throw UsageError(fmt::format("{} was not written in step by {} members", log_->file().string(), members));
   for (; whole > 0; --whole) {
     std::vector<MemberRecord> taken(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(whole * members));
-    history_ = taken;
-    const auto best = best_until(static_cast<std::int64_t>(whole));
-    history_.clear();
-    const bool is_all_there = std::all_of(taken.end() - static_cast<std::ptrdiff_t>(members), taken.end(),
-                                          [&](const MemberRecord& record) { return is_whole(record); }) &&
-                              (!best || is_whole(*best));
-    if (is_all_there) return taken;
+    if (std::all_of(taken.end() - static_cast<std::ptrdiff_t>(members), taken.end(),
+                    [&](const MemberRecord& record) { return is_whole(record); }))
+      return taken;
   }
   return {};
 }
@@ -380,6 +392,18 @@ std::vector<MemberRecord> Population::whole_members(const std::vector<MemberReco
   return taken;
 }
 
+// Where all have failed in the end, they try that once more.
+void Population::forget_last_failures(std::vector<MemberRecord>& records) const {
+  std::map<std::int64_t, MemberKey> last;
+  std::set<MemberKey> failed;
+  for (const MemberRecord& record : records) last[record.member] = record.key();
+  for (const MemberRecord& record : records) {
+    if (!record.score && last.at(record.member) == record.key()) failed.insert(record.key());
+  }
+  if (std::ssize(failed) == size())
+    std::erase_if(records, [&](const MemberRecord& record) { return failed.contains(record.key()); });
+}
+
 void Population::resume() {
   if (!log_) throw UsageError("there is no folder to resume a population from");
   const std::vector<MemberRecord> records = log_->read();
@@ -390,15 +414,19 @@ void Population::resume() {
     if (const auto why = why_not_in(options_.space, record.hyper_parameters))
       throw UsageError(fmt::format("{} is of another search space: {}", log_->file().string(), *why));
   }
-  std::vector<MemberRecord> taken =
-      options_.strategy.pace == strategy::Pace::in_step ? whole_generations(records) : whole_members(records);
-  history_ = std::move(taken);
+  history_ = options_.strategy.pace == strategy::Pace::in_step ? whole_generations(records) : whole_members(records);
+  forget_last_failures(history_);
   finished_ = options_.strategy.generations;
   for (std::optional<std::size_t>& at : last_) at.reset();
   for (std::size_t i = 0; i < history_.size(); ++i) last_[static_cast<std::size_t>(history_[i].member)] = i;
   for (std::int64_t member = 0; member < size(); ++member)
     finished_ = std::min(finished_, last_of(member) == nullptr ? 0 : last_of(member)->generation);
-  if (!records.empty() || std::filesystem::exists(log_->file())) log_->write(history_);
+  // Where the best, which is kept, cannot be read any more, that is told, and the best of those that are there counts.
+  for (auto its = best(); its; its = best()) {
+    const bool is_told = damaged_.empty();
+    if ((is_told || store_.has(its->key())) && is_whole(*its)) break;
+    damaged_.insert(its->key());
+  }
 }
 
 }  // namespace tutti

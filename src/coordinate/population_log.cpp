@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array kParts = {"weights", "optimizer_state", "hyper_parameters"};
+constexpr std::array kParts = {strategy::MemberPart::weights, strategy::MemberPart::optimizer_state,
+                               strategy::MemberPart::hyper_parameters};
 
 std::string lines_of(const std::vector<MemberRecord>& records) {
   std::string text;
@@ -36,9 +37,7 @@ std::string whole_lines(const std::filesystem::path& file) {
 
 }  // namespace
 
-bool MemberRecord::has_copied(strategy::MemberPart part) const {
-  return std::ranges::find(copied, part) != copied.end();
-}
+bool MemberRecord::has_copied(strategy::MemberPart part) const { return strategy::contains(copied, part); }
 
 nlohmann::ordered_json to_json(const MemberRecord& record) {
   ordered_json json;
@@ -50,8 +49,7 @@ nlohmann::ordered_json to_json(const MemberRecord& record) {
   json["parent"] = nullptr;
   if (record.parent) {
     json["parent"] = {{"member", record.parent->member}, {"generation", record.parent->generation}};
-    for (const strategy::MemberPart part : record.copied)
-      json["copied"].push_back(kParts[static_cast<std::size_t>(part)]);
+    for (const strategy::MemberPart part : record.copied) json["copied"].push_back(part_name(part));
   }
   json["hyper_parameters"] = to_json(record.hyper_parameters);
   return json;
@@ -69,10 +67,11 @@ MemberRecord member_record_from_json(const JsonValue& value) {
   if (const JsonValue parent = value.at("parent"); !parent.is_null()) {
     record.parent = MemberKey{.member = parent.at("member").integer({.min = 0}),
                               .generation = parent.at("generation").integer({.min = 1})};
-    const std::vector<std::string> names(kParts.begin(), kParts.end());
+    std::vector<std::string> names;
+    for (const strategy::MemberPart part : kParts) names.emplace_back(part_name(part));
     for (const JsonValue& part : value.at("copied").elements())
       record.copied.push_back(
-          static_cast<strategy::MemberPart>(std::ranges::find(names, part.one_of(names)) - names.begin()));
+          kParts[static_cast<std::size_t>(std::ranges::find(names, part.one_of(names)) - names.begin())]);
   }
   value.refuse_other_keys(
       {"generation", "member", "score", "samples", "failure", "parent", "copied", "hyper_parameters"});

@@ -18,25 +18,26 @@ namespace tutti {
 
 class PopulationPicture::Painter {
  public:
-  explicit Painter(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Painter(std::filesystem::path folder, PopulationScore score) : folder_(std::move(folder)), score_(std::move(score)) {
+    start();
+  }
 
   void start() {
     history_ = {};
+    history_.score_name = score_.name;
+    history_.higher_is_better = score_.higher_is_better;
     bytes_read_ = 0;
-    is_begun_ = false;
   }
 
-  void paint(const event::GenerationEnded& generation) {
-    history_.score_name = generation.score_name;
-    history_.higher_is_better = generation.higher_is_better;
-    is_begun_ = true;
+  void paint() {
     read_news();
-    paint();
+    write_file(folder_ / "population.svg", detail::population_svg(history_));
   }
 
-  // Members that do not keep in step may have gone on since. Without a generation, nobody told which scores are better.
+  // Members that do not keep in step may have gone on since a generation ended, and a run that was killed may not have
+  // come to paint it.
   void finish() {
-    if (is_begun_ && read_news()) paint();
+    if (read_news()) paint();
   }
 
  private:
@@ -56,22 +57,20 @@ class PopulationPicture::Painter {
     return history_.records.size() > known;
   }
 
-  void paint() const { write_file(folder_ / "population.svg", detail::population_svg(history_)); }
-
   std::filesystem::path folder_;
+  PopulationScore score_;
   detail::PopulationHistory history_;
   std::size_t bytes_read_ = 0;
-  bool is_begun_ = false;
 };
 
-PopulationPicture::PopulationPicture(std::filesystem::path folder)
-    : painter_(std::make_unique<Painter>(std::move(folder))) {}
+PopulationPicture::PopulationPicture(std::filesystem::path folder, PopulationScore score)
+    : painter_(std::make_unique<Painter>(std::move(folder), std::move(score))) {}
 
 PopulationPicture::~PopulationPicture() = default;
 
 void PopulationPicture::on(const Event& event) {
   if (std::holds_alternative<event::RunStarted>(event)) painter_->start();
-  if (const auto* generation = std::get_if<event::GenerationEnded>(&event)) painter_->paint(*generation);
+  if (std::holds_alternative<event::GenerationEnded>(event)) painter_->paint();
   if (std::holds_alternative<event::RunEnded>(event)) painter_->finish();
 }
 

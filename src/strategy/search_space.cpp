@@ -38,11 +38,6 @@ JsonValue end_of(const JsonValue& ends, std::size_t which) {
   return ends.element(which);
 }
 
-// Two values that are one and the same where JSON is read: 1 and 1.0.
-bool is_same_json(const std::string& one, const std::string& other) {
-  return ordered_json::parse(one) == ordered_json::parse(other);
-}
-
 bool is_among(const std::string& value, const std::vector<std::string>& values) {
   return std::ranges::any_of(values, [&](const std::string& its) { return is_same_json(its, value); });
 }
@@ -175,6 +170,10 @@ ordered_json range_json(const search::Range& range) {
 }
 
 }  // namespace
+
+bool is_same_json(const std::string& one, const std::string& other) {
+  return ordered_json::parse(one) == ordered_json::parse(other);
+}
 
 SearchSpace search_space_from_json(const JsonValue& value) {
   if (!value.is_object() || value.keys().empty())

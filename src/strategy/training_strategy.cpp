@@ -103,8 +103,8 @@ constexpr std::array<MayBeInside, std::variant_size_v<TrainingStrategy>> kMayBeI
 
 }  // namespace
 
-bool strategy::copies(const PopulationBased& strategy, MemberPart part) {
-  return std::ranges::find(strategy.copy, part) != strategy.copy.end();
+bool strategy::contains(const std::vector<MemberPart>& parts, MemberPart part) {
+  return std::ranges::find(parts, part) != parts.end();
 }
 
 std::string to_string(const TrainingStrategy& strategy) {

@@ -321,7 +321,7 @@ void refuse_unless_consistent(const PopulationBased& its, const JsonValue& objec
   if (!parts) return;
   Given given;
   for (std::size_t i = 0; i < its.copy.size(); ++i) given.add(parts->element(i), "part", fmt::format("copy[{}]", i));
-  if (copies(its, MemberPart::optimizer_state) && !copies(its, MemberPart::weights))
+  if (contains(its.copy, MemberPart::optimizer_state) && !contains(its.copy, MemberPart::weights))
     throw parts->error("the state of an optimizer belongs to weights; expected these, too");
 }
 
@@ -533,6 +533,10 @@ ordered_json write(const std::variant<Alternatives...>& value, Anything) {
 std::string_view schedule_name(Schedule schedule) { return kEnumerators<Schedule>[static_cast<std::size_t>(schedule)]; }
 
 }  // namespace strategy
+
+std::string_view strategy::part_name(MemberPart part) {
+  return kEnumerators<MemberPart>[static_cast<std::size_t>(part)];
+}
 
 std::string_view name_of(const TrainingStrategy& strategy) {
   return strategy::kUnion<TrainingStrategy>.names[strategy.index()];

@@ -160,6 +160,8 @@ class DataParallelStepper final : public Stepper {
   std::optional<Loader> loader_;
 };
 
+}  // namespace
+
 // Batch norm over single numbers needs two rows of them. That is said now, not at the end of the first epoch.
 void refuse_rows_alone(const Run& run, std::int64_t rows) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
@@ -181,8 +183,6 @@ void refuse_rows_alone(const Run& run, std::int64_t rows) {
     }
   }
 }
-
-}  // namespace
 
 std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training) {
   refuse_rows_alone(*training.run, training.data.train->size());

@@ -75,7 +75,7 @@ std::optional<fs::path> OutputFolder::begin_anew(const std::optional<fs::path>& 
     const fs::path name = entry.path().filename();
     if (name != kLock && name != checkpoints().filename() && name != kept) names.push_back(name);
   }
-  names.push_back(checkpoints().filename());
+  if (fs::exists(plain / checkpoints().filename())) names.push_back(checkpoints().filename());
   const fs::path aside = make_aside(plain);
   for (std::size_t i = 0; i < names.size(); ++i) {
     std::error_code problem;

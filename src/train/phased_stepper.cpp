@@ -15,6 +15,7 @@ class PhasedStepper final : public Stepper {
  public:
   explicit PhasedStepper(const Training& training)
       : training_(training), phases_(training.run->phases), steps_(phase_steps(*training.run, training.data)) {
+    refuse_rows_alone_in_phases();
     // A checkpoint at the end of a phase is of that one.
     std::int64_t before = 0;
     while (phase_ + 1 < phases_.size() && training.first_step() > before + steps_[phase_].count)
@@ -43,6 +44,17 @@ class PhasedStepper final : public Stepper {
   void restore(const ParameterSet& arrays) override { stretch_->go_on_from(arrays, /*with_optimizer=*/true); }
 
  private:
+  // Now, and not when they begin.
+  void refuse_rows_alone_in_phases() const {
+    for (std::size_t i = 0; i < phases_.size(); ++i) {
+      try {
+        refuse_rows_alone(run_of_phase(*training_.run, phases_[i]), training_.data.train->size());
+      } catch (const UsageError& error) {
+        throw UsageError(fmt::format("phases[{}]: {}", i, error.what()));
+      }
+    }
+  }
+
   std::unique_ptr<Stretch> make_stretch(const Training& around) const {
     return std::make_unique<Stretch>(std::make_shared<const Run>(run_of_phase(*training_.run, phases_[phase_])),
                                      around);

@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -80,10 +82,15 @@ class PopulationFit {
   // `places`: how many members train at a time on all processes.
   void run(std::int64_t places) {
     if (training_.options.resume) resume();
+    if (training_.weights)
+      training_.warnings.push_back(fmt::format("to train best_run.json again, begin with the same weights: --from {}",
+                                               training_.options.from.string()));
     start(training_, {.engine = describe(places), .notes = {}, .warnings = {}});
     has_started_ = true;
     best_ = population_.best();
+    if (best_ && is_written(*best_)) written_ = best_;
     const PopulationResult result = run_generations();
+    write_best(result.generations);  // unless it is; a run that was killed may have left it to this one
     if (result.is_finished) evaluate_best();
     training_.result.reason = result.is_finished ? Reason::finished : Reason::interrupted;
     training_.result.step = result.generations;
@@ -97,7 +104,7 @@ class PopulationFit {
     return {.strategy = strategy_,
             .space = run_.search,
             .seed = run_.seed,
-            .higher_is_better = is_better_higher(),
+            .higher_is_better = is_higher_better(run_),
             .folder = run_.output,
             .keep_last = run_.checkpoints.keep_last,
             .is_interrupted = [this] { return is_interrupted(); },
@@ -109,11 +116,6 @@ class PopulationFit {
                       .generation = generation, .through = through, .members = strategy_.population_size});
                 },
             .on_problem = [this](const std::string& sentence) { tell_problem(sentence); }};
-  }
-
-  bool is_better_higher() const {
-    const auto metric = std::ranges::find(run_.metrics, run_.train.best_by, &RunMetric::name);
-    return metric != run_.metrics.end() && metric->metric.is_better_higher;
   }
 
   bool is_interrupted() const {
@@ -158,32 +160,40 @@ class PopulationFit {
       return;
     }
     training_.folder.emplace(run_.output);
-    AtomicFile::remove_temporaries(fs::path(run_.output) / "members");
+    if (const fs::path members = fs::path(run_.output) / "members"; fs::is_directory(members))
+      AtomicFile::remove_temporaries(members);
+    compare_with_earlier();
     population_.resume();
     if (population_.history().empty()) {
       training_.warnings.push_back(fmt::format("there is no generation to resume in {}: beginning", run_.output));
       return;
     }
     training_.steps_before = population_.finished();
+    std::vector<std::string> problems;
+    if (const auto best = CheckpointFolder(training_.folder->checkpoints(), {}).read_last(problems))
+      training_.seconds_before = best->state.seconds;
     training_.goes_on = true;
-    warn_of_changes();
   }
 
-  void warn_of_changes() {
+  void compare_with_earlier() {
+    Json before;
     try {
-      const Json before = JsonDocument::read_file(fs::path(run_.output) / "run.json").root().raw();
-      const std::vector<std::string> changes = changes_since(before, *run_.resolved);
-      if (!changes.empty())
-        training_.warnings.push_back(
-            fmt::format("the run file has changed since the population was trained: {}", fmt::join(changes, ", ")));
+      before = JsonDocument::read_file(fs::path(run_.output) / "run.json").root().raw();
     } catch (const UsageError&) {
-      // Without it nobody can tell.
+      return;  // Without it nobody can tell.
     }
+    refuse_other_population(before, *run_.resolved);
+    const std::vector<std::string> changes = changes_since(before, *run_.resolved);
+    if (!changes.empty())
+      training_.warnings.push_back(
+          fmt::format("the run file has changed since the population was trained, and best_run.json has what it says "
+                      "now for all generations: {}",
+                      fmt::join(changes, ", ")));
   }
 
   // --- what happens ---
 
-  bool is_better(double score, double than) const { return is_better_higher() ? score > than : score < than; }
+  bool is_better(double score, double than) const { return is_higher_better(run_) ? score > than : score < than; }
 
   void tell_problem(const std::string& sentence) {
     if (has_started_)
@@ -213,7 +223,7 @@ class PopulationFit {
     event::GenerationEnded its{.generation = generation,
                                .seconds = training_.seconds(),
                                .score_name = training_.best_of(),
-                               .higher_is_better = is_better_higher()};
+                               .higher_is_better = is_higher_better(run_)};
     std::vector<double> scores;
     const MemberRecord* best = nullptr;
     for (const MemberRecord& record : population_.history()) {
@@ -235,6 +245,18 @@ class PopulationFit {
 
   // --- what is left of it ---
 
+  fs::path replay_file() const { return training_.folder->path() / "best_run.json"; }
+  std::string replay_text(const MemberRecord& best) const { return replay_of(best).dump(2) + "\n"; }
+
+  // By a run that this one goes on from.
+  bool is_written(const MemberRecord& best) {
+    std::vector<std::string> problems;
+    const auto checkpoint = CheckpointFolder(training_.folder->checkpoints(), {}).read_last(problems);
+    std::ifstream file(replay_file(), std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    return checkpoint && text == replay_text(best) && checkpoint->arrays == population_.state_of(best)->weights;
+  }
+
   // Where the best has changed: its weights, and a run file that trains it again.
   void write_best(std::int64_t generation) {
     const std::optional<MemberRecord> best = population_.best();
@@ -251,7 +273,7 @@ class PopulationFit {
     training_.result.last_checkpoint = folder.write(checkpoint);
     training_.events.tell(
         event::CheckpointWritten{.step = generation, .path = training_.result.last_checkpoint.string()});
-    write_file(training_.folder->path() / "best_run.json", replay_of(*best).dump(2) + "\n");
+    write_file(replay_file(), replay_text(*best));
     written_ = best;
   }
 

@@ -554,6 +554,11 @@ Run read_run(const JsonValue& value, std::shared_ptr<const Registry> registry) {
   return read(value, std::move(registry), nullptr);
 }
 
+bool is_higher_better(const Run& run) {
+  const auto metric = std::ranges::find(run.metrics, run.train.best_by, &RunMetric::name);
+  return metric != run.metrics.end() && metric->metric.is_better_higher;
+}
+
 Run detail::read_run_like(const JsonValue& value, const Run& like) { return read(value, like.registry, &like); }
 
 }  // namespace tutti

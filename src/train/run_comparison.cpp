@@ -35,10 +35,12 @@ void find_differences(const Json& one, const Json& other, const std::string& pat
   }
 }
 
-// Of a federated run, with what has its default left out. Nothing where it is no such run.
-Json federated_strategy_in(const Json& run) {
+// Of a run with clients or members, with what has its default left out. Nothing where it is no such run.
+Json whole_strategy_in(const Json& run) {
   const Json strategy = run.value("graph", Json::object()).value("strategy", Json());
-  if (!strategy.is_object() || strategy.value("type", Json()) != "Federated") return {};
+  if (!strategy.is_object()) return {};
+  const Json type = strategy.value("type", Json());
+  if (type != "Federated" && type != "PopulationBased") return {};
   try {
     return to_json(training_strategy_from_json(JsonDocument::parse(strategy.dump(), "strategy").root()));
   } catch (const UsageError&) {
@@ -46,16 +48,17 @@ Json federated_strategy_in(const Json& run) {
   }
 }
 
-// How many replicas or workers there are does not matter to what is learnt. What clients do, and what becomes of it,
-// does; only how long the run is, and on how many threads, is left out.
-void find_federated_changes(const Json& before, const Json& now, std::vector<std::string>& found) {
-  const Json one = federated_strategy_in(before);
-  const Json other = federated_strategy_in(now);
+// How many replicas or workers there are does not matter to what is learnt. What clients or members do, and what
+// becomes of it, does; only how long the run is, and on how many threads, is left out.
+void find_strategy_changes(const Json& before, const Json& now, std::vector<std::string>& found) {
+  const Json one = whole_strategy_in(before);
+  const Json other = whole_strategy_in(now);
   if (!one.is_object() || !other.is_object()) return;
   Json all = one;
   all.update(other);
   for (const auto& [key, value] : all.items()) {
-    const bool is_free = key == "rounds" || key == "threads";
+    static constexpr std::array<std::string_view, 4> kFree{"rounds", "generations", "threads", "idle"};
+    const bool is_free = std::ranges::find(kFree, key) != kFree.end();
     if (!is_free && one.value(key, Json()) != other.value(key, Json())) found.push_back("graph.strategy." + key);
   }
 }
@@ -90,8 +93,25 @@ std::vector<std::string> changes_since(const Json& before, const Json& now) {
     return std::ranges::find(kFree, path) != kFree.end() || path.ends_with(".strategy");
   };
   find_differences(before, now, "", is_free, found);
-  find_federated_changes(before, now, found);
+  find_strategy_changes(before, now, found);
   return found;
+}
+
+void refuse_other_population(const Json& before, const Json& now) {
+  const auto refuse_unless_same = [](const char* path, const Json& was, const Json& is) {
+    if (was != is)
+      throw UsageError(
+          fmt::format("{}: the population was trained with {}, and this is {}; --output takes another folder", path,
+                      was.dump(), is.dump()));
+  };
+  const auto best_by = [](const Json& run) { return run.value("train", Json::object()).value("best_by", Json()); };
+  const auto length = [](const Json& run) {
+    const Json strategy = whole_strategy_in(run);
+    return strategy.is_object() ? strategy.value("generation", Json("the usual length")) : Json();
+  };
+  refuse_unless_same("seed", before.value("seed", Json()), now.value("seed", Json()));
+  refuse_unless_same("train.best_by", best_by(before), best_by(now));
+  refuse_unless_same("graph.strategy.generation", length(before), length(now));
 }
 
 void refuse_other_runs(Communicator& world, const Run& run) {

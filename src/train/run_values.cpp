@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/random.hpp>
+#include <tutti/coordinate/explore.hpp>
 
 namespace tutti::detail {
 namespace {
@@ -45,6 +47,9 @@ constexpr std::array kRules = {
     PathRule{"output", false, "there is one for all members"},
     PathRule{"checkpoints", false, "they are written for all members"},
     PathRule{"search", false, "it is what is searched"},
+    PathRule{"phases", false, "generations are"},
+    PathRule{"workers", false, "there are the same for all members"},
+    PathRule{"clients", false, "there are the same for all members"},
 };
 
 bool is_at_or_below(std::string_view path, std::string_view above) {
@@ -69,24 +74,32 @@ std::optional<std::string> why_not_searched(const std::string& path, const Run& 
   return std::nullopt;
 }
 
-// Of a dimension, those at its ends.
-std::vector<std::string> ends_of(const search::Range& range) {
+// Of a dimension, all where they are few, or those at its ends.
+std::vector<std::string> tried_of(const search::Range& range) {
+  constexpr std::int64_t kFew = 64;
   if (const auto* its = std::get_if<search::Categorical>(&range)) return its->values;
-  if (const auto* its = std::get_if<search::Int>(&range))
+  if (const auto* its = std::get_if<search::Float>(&range))
     return {fmt::format("{}", its->min), fmt::format("{}", its->max)};
-  const auto& its = std::get<search::Float>(range);
-  return {fmt::format("{}", its.min), fmt::format("{}", its.max)};
+  const auto& its = std::get<search::Int>(range);
+  std::vector<std::string> values;
+  for (std::int64_t value = its.min; value <= its.max; value += its.max - its.min < kFew ? 1 : its.max - its.min)
+    values.push_back(fmt::format("{}", value));
+  return values;
 }
 
-// A value of a dimension, with those of others that it depends on.
-HyperParameters with_conditions(const SearchSpace& space, const SearchDimension& dimension, const std::string& value) {
-  HyperParameters values;
+// A value of a dimension, with those of others that it depends on: once for each that it may depend on.
+std::vector<HyperParameters> with_conditions(const SearchSpace& space, const SearchDimension& dimension,
+                                             const std::string& value) {
+  std::vector<HyperParameters> all{HyperParameters()};
   if (dimension.when) {
+    all.clear();
     const auto other = std::ranges::find(space.dimensions, dimension.when->path, &SearchDimension::path);
-    values = with_conditions(space, *other, dimension.when->values.front());
+    for (const std::string& its : dimension.when->values) {
+      for (HyperParameters& values : with_conditions(space, *other, its)) all.push_back(std::move(values));
+    }
   }
-  values.push_back({dimension.path, value});
-  return values;
+  for (HyperParameters& values : all) values.push_back({dimension.path, value});
+  return all;
 }
 
 std::vector<std::string> layout_of(const Graph& graph) {
@@ -148,34 +161,66 @@ Run run_of_member(const Run& run, const HyperParameters& values) {
 
 bool have_same_weights(const Run& one, const Run& other) { return layout_of(one.graph) == layout_of(other.graph); }
 
+namespace {
+
+// Some at random, as members will have them: each may be possible by itself, and not with another.
+void refuse_impossible_draws(const JsonValue& search, const Run& run) {
+  constexpr std::uint64_t kDraws = 32;
+  const Json document = document_of_member(run);
+  for (std::uint64_t number = 0; number < kDraws; ++number) {
+    RandomStream draws({number});
+    const HyperParameters values = draw_values(run.search, draws);
+    try {
+      (void)read_run_like(with_values(document, all_values(run.search, values)).root(), run);
+    } catch (const UsageError& error) {
+      throw search.error(fmt::format("{} cannot be together: {}", to_json(values).dump(), without_place(error)));
+    }
+  }
+}
+
+// What would be set first would be lost.
+void refuse_overlaps(const JsonValue& search, const SearchSpace& space) {
+  for (const SearchDimension& one : space.dimensions) {
+    for (const SearchDimension& other : space.dimensions) {
+      if (&one != &other && is_at_or_below(one.path, other.path))
+        throw search.at(one.path).error(fmt::format("it is a part of {}, which is searched, too", other.path));
+    }
+  }
+}
+
+}  // namespace
+
 void refuse_impossible_search(const JsonValue& search, const Run& run) {
   const auto& strategy = std::get<strategy::PopulationBased>(run.graph.effective_strategy());
   const Json document = document_of_member(run);
+  refuse_overlaps(search, run.search);
   for (const SearchDimension& dimension : run.search.dimensions) {
     const JsonValue place = search.at(dimension.path);
     if (const auto why = why_not_searched(dimension.path, run)) throw place.error(*why);
     std::optional<std::vector<std::string>> layout;
-    for (const std::string& value : ends_of(dimension.range)) {
-      const HyperParameters values = with_conditions(run.search, dimension, value);
-      std::vector<std::string> its_layout;
-      // Others whose conditions do not hold are left out.
-      HyperParameters all = values;
-      for (const SearchDimension& other : run.search.dimensions) {
-        if (other.when && find_in(values, other.path) == nullptr && !is_active(other, values))
-          all.push_back({other.path, kLeftOut});
+    for (const std::string& value : tried_of(dimension.range)) {
+      for (const HyperParameters& values : with_conditions(run.search, dimension, value)) {
+        std::vector<std::string> its_layout;
+        // Others whose conditions do not hold are left out.
+        HyperParameters all = values;
+        for (const SearchDimension& other : run.search.dimensions) {
+          if (other.when && find_in(values, other.path) == nullptr && !is_active(other, values))
+            all.push_back({other.path, kLeftOut});
+        }
+        try {
+          its_layout = layout_of(read_run_like(with_values(document, all).root(), run).graph);
+        } catch (const UsageError& error) {
+          throw place.error(fmt::format("{} cannot be: {}", value, without_place(error)));
+        }
+        if (!layout) layout = its_layout;
+        if (its_layout != *layout && !std::holds_alternative<strategy::None>(strategy.exploit))
+          throw place.error(
+              "it changes the shape of weights, which members could no longer take over from each other; expected "
+              R"("exploit": {"method": "None"})");
       }
-      try {
-        its_layout = layout_of(read_run_like(with_values(document, all).root(), run).graph);
-      } catch (const UsageError& error) {
-        throw place.error(fmt::format("{} cannot be: {}", value, without_place(error)));
-      }
-      if (!layout) layout = its_layout;
-      if (its_layout != *layout && !std::holds_alternative<strategy::None>(strategy.exploit))
-        throw place.error(
-            "it changes the shape of weights, which members could no longer take over from each other; expected "
-            R"("exploit": {"method": "None"})");
     }
   }
+  refuse_impossible_draws(search, run);
 }
 
 }  // namespace tutti::detail

@@ -60,12 +60,8 @@ class StepLoop {
   }
 
   static BestOptions best_options(const Run& run) {
-    BestOptions options{.higher_is_better = false,
-                        .min_change = run.train.early_stopping ? run.train.early_stopping->min_change : 0};
-    for (const RunMetric& metric : run.metrics) {
-      if (metric.name == run.train.best_by) options.higher_is_better = metric.metric.is_better_higher;
-    }
-    return options;
+    return {.higher_is_better = is_higher_better(run),
+            .min_change = run.train.early_stopping ? run.train.early_stopping->min_change : 0};
   }
 
   // So many steps, or the end of an epoch.

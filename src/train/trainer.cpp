@@ -186,6 +186,11 @@ void read_checkpoint_of(Training& training) {
     return;
   }
   training.folder.emplace(run.output);
+  // Its steps are generations.
+  if (std::filesystem::exists(training.folder->path() / "population.jsonl"))
+    throw UsageError(fmt::format("{} has a population, and this is {}; --from begins with its best weights, {}",
+                                 run.output, name_of(run.graph.effective_strategy()),
+                                 (training.folder->checkpoints() / "best.safetensors").string()));
   training.checkpoint = CheckpointFolder(training.folder->checkpoints(), run.checkpoints).read_last(training.warnings);
   if (training.checkpoint) {
     compare_with_checkpoint(training);
@@ -241,16 +246,17 @@ void start(Training& training, const Description& description) {
   if (training.options.world != nullptr) barrier(*training.options.world);
   training.began = std::chrono::steady_clock::now();
   if (!training.speaks()) return;
-  training.events.tell(event::RunStarted{.output = run.output,
-                                         .strategy = to_string(run.graph.effective_strategy()),
-                                         .engine = description.engine + training.found_cut,
-                                         .notes = description.notes,
-                                         .unit = unit_of(run),
-                                         .first_step = training.first_step(),
-                                         .first_seconds = training.checkpoint ? training.checkpoint->state.seconds : 0,
-                                         .steps = training.steps,
-                                         .steps_per_epoch = training.steps_per_epoch,
-                                         .rows_per_step = unit_of(run) == "step" ? run.data.batch_size : 0});
+  training.events.tell(event::RunStarted{
+      .output = run.output,
+      .strategy = to_string(run.graph.effective_strategy()),
+      .engine = description.engine + training.found_cut,
+      .notes = description.notes,
+      .unit = unit_of(run),
+      .first_step = training.first_step(),
+      .first_seconds = training.checkpoint ? training.checkpoint->state.seconds : training.seconds_before,
+      .steps = training.steps,
+      .steps_per_epoch = training.steps_per_epoch,
+      .rows_per_step = unit_of(run) == "step" ? run.data.batch_size : 0});
   for (const std::string& warning : training.warnings) training.events.tell(event::Warned{warning});
   for (const std::string& warning : description.warnings) training.events.tell(event::Warned{warning});
 }
@@ -291,6 +297,9 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
     if (population->population_size < processes)
       return fmt::format("population_size: expected at least one for each of {} processes, found {}", processes,
                          population->population_size);
+    if (population->threads > 0 && population->threads < processes)
+      return fmt::format("threads: expected at least one for each of {} processes, found {}", processes,
+                         population->threads);
     const auto* inner = std::get_if<strategy::DataParallel>(&population->inner);
     if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
       return fmt::format("nothing carries this strategy of members out yet: {}", to_string(TrainingStrategy(*inner)));

@@ -41,12 +41,13 @@ struct Training {
   // Of a population, which has other files than checkpoints: whether it goes on, after so many generations.
   bool goes_on = false;
   std::int64_t steps_before = 0;
+  double seconds_before = 0;  // as far as they were written down
   TrainResult result = {};
 
   std::int64_t first_step() const { return checkpoint ? checkpoint->state.step : steps_before; }
   // Of training, what was before a resume included.
   double seconds() const {
-    const double before = checkpoint ? checkpoint->state.seconds : 0;
+    const double before = checkpoint ? checkpoint->state.seconds : seconds_before;
     return before + std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
 
@@ -112,6 +113,8 @@ void run_steps(Training& training, Stepper& stepper);
 // Local, and DataParallel with AllReduce.
 std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training);
 std::unique_ptr<Stepper> make_model_parallel_stepper(const Training& training);
+// A UsageError where an epoch of so many rows has a batch that the network cannot train with.
+void refuse_rows_alone(const Run& run, std::int64_t rows);
 // A step is a round.
 std::unique_ptr<Stepper> make_federated_stepper(const Training& training);
 // Local or DataParallel, phase after phase.

@@ -28,11 +28,15 @@ expect 0 "validation loss" "$tutti" eval once --split validation
 expect 0 "" "$tutti" export once weights.safetensors
 expect 0 "search      optimizer.lr" "$tutti" check once --quick
 
-# By itself the schedule of the best reaches the same.
-expect 0 "finished at step" "$tutti" train once/best_run.json
-reached=$("$tutti" eval once --split validation --json)
-reached=${reached%,\"weights*}
-expect 0 "${reached#*\"rows\"}" "$tutti" eval once/best_run --weights last --split validation --json
+# <folder>: by itself the schedule of the best reaches the same.
+expect_replay() {
+  local reached
+  expect 0 "finished at step" "$tutti" train "$1/best_run.json"
+  reached=$("$tutti" eval "$1" --split validation --json)
+  reached=${reached%,\"weights*}
+  expect 0 "${reached#*\"rows\"}" "$tutti" eval "$1/best_run" --weights last --split validation --json
+}
+expect_replay once
 
 # Threads, and being killed again and again, change nothing.
 for threads in 1 3; do
@@ -63,13 +67,14 @@ expect 0 "rank 1 was ended by signal 9 (Killed)" cat lost.txt
 expect 0 "finished at generation 4" "${launch[@]}" 3 "${quiet[@]}" --output lost --resume "${long[@]}"
 expect 0 "" "${short[@]}" --quiet --output whole "${long[@]}"
 expect 0 "" cmp whole/population.jsonl lost/population.jsonl
+expect 2 "threads: expected at least one for each of 2 processes, found 1" "${launch[@]}" 2 "${quiet[@]}" --output never --set graph.strategy.threads=1
 expect 2 "population_size: expected at least one for each of 7 processes, found 6" "${launch[@]}" 7 "${quiet[@]}" --output never
 expect 1 "" test -e never
 
 # Each at its own pace: all generations of all members.
 expect 0 "finished at generation 4" "${short[@]}" --quiet --output free --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' free/population.jsonl
-expect 0 "finished at step" "$tutti" train free/best_run.json
+expect_replay free
 expect 0 "finished at generation 4" "${launch[@]}" 2 "${quiet[@]}" --output free2 --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' free2/population.jsonl
 
@@ -85,5 +90,6 @@ refused "it changes the shape of weights" --set 'search={"graph.hidden.units": {
 refused "rows for validation" --set 'data.split={"test": 0.2}'
 refused "as long as the strategy has generations" --set train.epochs=3
 expect 0 "all 4 generations were taken before; graph.strategy.generations may ask for more" "${short[@]}" --output once --resume
+expect 2 "train.best_by: the population was trained with" "${short[@]}" --output once --resume --set 'train={"best_by": "loss"}'
 expect 2 "is of another search space" "${short[@]}" --output once --resume --set 'search={"optimizer.lr": {"float": [2, 3]}}'
 finish

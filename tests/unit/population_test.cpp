@@ -179,6 +179,83 @@ TEST(Population, GoesOnFromTheGenerationBeforeWhereTheLastIsDamaged) {
   }
 }
 
+TEST(Population, GoesOnWithAnotherBestWhereThatOneIsDamaged) {
+  // Lower is better, and the sums grow: the best is of the first generation.
+  PopulationOptions options = options_for({.population_size = 4, .generations = 6, .exploit = strategy::None{}});
+  options.higher_is_better = false;
+  MemberThreads pool(on_threads(2));
+  Population once(options);
+  (void)once.run(pool);
+  const ScratchFolder folder;
+  options.folder = folder.path();
+  options.strategy.generations = 4;
+  Population before(options);
+  (void)before.run(pool);
+  ASSERT_EQ(before.best()->generation, 1);
+  std::ofstream(folder.path() / "members" / fmt::format("generation-1-member-{}.safetensors", before.best()->member))
+      << "damage";
+  options.strategy.generations = 6;
+  std::vector<std::string> problems;
+  options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
+  Population population(options);
+  population.resume();
+  EXPECT_EQ(problems.size(), 1U);
+  const PopulationResult result = population.run(pool);
+  EXPECT_EQ(population.history(), once.history());
+  EXPECT_GT(result.best->generation, 2);
+  EXPECT_EQ(population.state_of(*result.best)->weights.at("sum").values<double>()[0], *result.best->score);
+}
+
+TEST(Population, TriesAGenerationAgainInWhichAllHaveFailed) {
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    for (const std::int64_t bad : {1, 2, 3}) {
+      // At a pace of their own those who fail take over from those who have not come so far.
+      if (pace == strategy::Pace::asynchronous && bad > 1) continue;
+      const ScratchFolder folder;
+      PopulationOptions options = options_for({.population_size = 3, .generations = 3, .pace = pace});
+      options.folder = folder.path();
+      const auto make = [&](const MemberTask& task) {
+        if (task.generation == bad) throw std::runtime_error("no room");
+        return std::make_unique<Summer>(task);
+      };
+      MemberThreads failing({.make = make, .threads = 3});
+      EXPECT_THROW((void)Population(options).run(failing), Error);
+      MemberThreads pool(on_threads(2));
+      Population population(options);
+      population.resume();
+      EXPECT_TRUE(population.run(pool).is_finished);
+      EXPECT_EQ(population.history().size(), 9U);
+      for (const MemberRecord& record : population.history()) EXPECT_TRUE(record.score);
+      if (pace == strategy::Pace::in_step) {
+        EXPECT_EQ(population.history(), history_of({.population_size = 3, .generations = 3}, 1));
+      }
+    }
+  }
+}
+
+TEST(Population, BeginsAnewWhereItIsNotResumed) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 3, .generations = 4});
+  options.folder = folder.path();
+  MemberThreads pool(on_threads(2));
+  (void)Population(options).run(pool);
+  options.seed = 6;
+  Population second(options);
+  (void)second.run(pool);
+  EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), second.history());
+}
+
+TEST(Population, KeepsAllGenerationsWhereItIsToldTo) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 2, .generations = 5});
+  options.folder = folder.path();
+  options.keep_last = 1'000'000'000;
+  MemberThreads pool(on_threads(2));
+  Population population(options);
+  (void)population.run(pool);
+  for (const MemberRecord& record : population.history()) EXPECT_NO_THROW((void)population.state_of(record));
+}
+
 TEST(Population, RefusesToGoOnWithAnotherSpaceOrSize) {
   const ScratchFolder folder;
   PopulationOptions options = options_for({.population_size = 4, .generations = 2});
@@ -187,6 +264,9 @@ TEST(Population, RefusesToGoOnWithAnotherSpaceOrSize) {
   (void)Population(options).run(pool);
   options.strategy.population_size = 3;
   EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("has a member 3, and population_size is 3"),
+            std::string::npos);
+  options.strategy.population_size = 5;
+  EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("was not written in step by 5 members"),
             std::string::npos);
   options.strategy.population_size = 4;
   options.space.dimensions[0].range = search::Float{2, 3};
@@ -276,6 +356,27 @@ TEST(Population, ReplacesMembersThatFailAndSaysSo) {
   }
 }
 
+TEST(Population, TakesAMemberForFailedWhoseScoresAreNoNumbers) {
+  struct Odd final : Summer {
+    Odd(const MemberTask& task) : Summer(task), is_odd(task.member == 1 && task.generation == 1) {}  // NOLINT
+    MemberScore evaluate() override {
+      MemberScore score = Summer::evaluate();
+      if (is_odd) score.samples[1] = std::nan("");
+      return score;
+    }
+    bool is_odd;
+  };
+  const ScratchFolder folder;
+  PopulationOptions options =
+      options_for({.population_size = 3, .generations = 2, .exploit = strategy::WelchTTest{.significance = 0.5}});
+  options.folder = folder.path();
+  MemberThreads pool({.make = [](const MemberTask& task) { return std::make_unique<Odd>(task); }});
+  Population population(options);
+  EXPECT_TRUE(population.run(pool).is_finished);
+  EXPECT_EQ(population.history()[1].failure, "one of its scores is nan");
+  EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), population.history());
+}
+
 TEST(Population, EndsWhereAllMembersFail) {
   for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
     MemberThreads pool(
@@ -304,13 +405,13 @@ TEST(MemberThreads, EndWithinTheDeadlineWhereAMemberHangs) {
   {
     MemberThreads pool({.make = [let_go](const MemberTask& task) { return std::make_unique<Hanging>(task, let_go); },
                         .threads = 2,
-                        .deadline = 200ms});
+                        .deadline = 2s});
     Population population(options_for({.population_size = 3, .generations = 2}));
     try {
       (void)population.run(pool);
       ADD_FAILURE() << "expected an error";
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "member 1 has not gone on within 200 ms");
+      EXPECT_STREQ(error.what(), "member 1 has not gone on within 2 s");
     }
   }
   *let_go = true;

@@ -152,6 +152,88 @@ TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
   EXPECT_TRUE(weights_in(last.result.last_checkpoint) == weights_in(once.result.last_checkpoint));
 }
 
+// A run that is killed when a generation is in the log, and before anything was made of it.
+TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
+  struct Killer final : Observer {
+    explicit Killer(std::int64_t its) : generation(its) {}
+    void on(const Event& event) override {
+      const auto* ended = std::get_if<event::GenerationEnded>(&event);
+      if (ended != nullptr && ended->generation == generation) throw Error("killed");
+    }
+    std::int64_t generation;
+  };
+  const ScratchFolder scratch;
+  (void)train_small(read_small(population_run(scratch / "once")));
+  for (const std::int64_t generation : {1, 4}) {
+    const std::filesystem::path output = scratch / std::to_string(generation);
+    const auto run = read_small(population_run(output));
+    Events events;
+    events.add(std::make_shared<Killer>(generation));
+    EXPECT_THROW((void)train(run, events), Error);
+    const Trained trained = train_small(run, {.resume = true});
+    EXPECT_EQ(trained.result.step, 4);
+    EXPECT_EQ(text_of(output / "population.jsonl"), text_of(scratch / "once" / "population.jsonl"));
+    const auto best = [](const std::filesystem::path& folder) {
+      return weights_in(folder / "checkpoints" / "best.safetensors");
+    };
+    EXPECT_TRUE(best(output) == best(scratch / "once"));
+    Json replay = Json::parse(text_of(output / "best_run.json"));
+    replay["output"] = (scratch / "once" / "best_run").string();
+    EXPECT_EQ(replay, Json::parse(text_of(scratch / "once" / "best_run.json")));
+    // And once there, it stays.
+    EXPECT_TRUE(train_small(run, {.resume = true}).result.last_checkpoint.empty());
+  }
+}
+
+TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
+  const ScratchFolder scratch;
+  const Json run = population_run(scratch / "run", {{"generations", 2}});
+  (void)train_small(read_small(run));
+  const std::string log = text_of(scratch / "run" / "population.jsonl");
+  const auto why = [&](const std::function<void(Json&)>& change) {
+    Json other = run;
+    other["graph"]["strategy"]["generations"] = 3;
+    change(other);
+    return usage_error([&] { (void)train_small(read_small(other), {.resume = true}); });
+  };
+  EXPECT_THAT(why([](Json& its) { its["train"]["best_by"] = "loss"; }),
+              HasSubstr(R"(train.best_by: the population was trained with "accuracy", and this is "loss")"));
+  EXPECT_THAT(why([](Json& its) { its["seed"] = 6; }), HasSubstr("seed: the population was trained with 5"));
+  EXPECT_THAT(why([](Json& its) {
+                its["graph"]["strategy"]["generation"] = {{"epochs", 2}};
+              }),
+              HasSubstr("graph.strategy.generation: the population was trained with"));
+  EXPECT_THAT(why([](Json& its) { its["graph"]["strategy"]["population_size"] = 6; }), HasSubstr("by 6 members"));
+  EXPECT_THAT(why([](Json& its) {
+                its["graph"]["strategy"] = {{"type", "Local"}};
+                its.erase("search");
+                its["train"]["steps"] = 20;
+              }),
+              HasSubstr("has a population, and this is Local; --from begins with its best weights"));
+  EXPECT_EQ(text_of(scratch / "run" / "population.jsonl"), log);
+  // What may change is said.
+  Json other = run;
+  other["graph"]["strategy"]["generations"] = 3;
+  other["graph"]["strategy"]["explore"] = {{"method", "Resample"}};
+  const Trained trained = train_small(read_small(other), {.resume = true});
+  EXPECT_EQ(trained.result.step, 3);
+  ASSERT_EQ(trained.told->of<event::Warned>().size(), 1U);
+  EXPECT_THAT(trained.told->of<event::Warned>()[0].sentence, HasSubstr(": graph.strategy.explore"));
+}
+
+// All members failed in the first one, or it was killed before there was more than a log.
+TEST(PopulationTrain, BeginsAnewInAFolderThatHasALogAlone) {
+  const ScratchFolder scratch;
+  for (const bool resume : {false, true}) {
+    std::filesystem::create_directories(scratch / "run");
+    std::ofstream(scratch / "run" / "population.jsonl") << "\n";
+    const Trained trained =
+        train_small(read_small(population_run(scratch / "run", {{"generations", 1}})), {.resume = resume});
+    EXPECT_EQ(trained.result.step, 1);
+    std::filesystem::remove_all(scratch / "run");
+  }
+}
+
 TEST(PopulationTrain, TellsOfMembersGenerationsAndTheBest) {
   const ScratchFolder scratch;
   const Trained trained = train_small(read_small(population_run(scratch / "run")));
@@ -249,6 +331,25 @@ TEST(PopulationTrain, RefusesByName) {
               HasSubstr("search.optimizer.lr: a log"));
   EXPECT_THAT(searched("optimizer.lr", R"({"float": [1, 1]})"),
               HasSubstr("search.optimizer.lr: the range from 1 to 1"));
+  EXPECT_THAT(why([](Json& run) {
+                run["search"] = Json::parse(R"({"optimizer": {"categorical": [{"name": "sgd", "lr": 0.1}, "adam"]},
+                    "optimizer.lr": {"float": [0.1, 0.2]}})");
+              }),
+              HasSubstr("search.optimizer.lr: it is a part of optimizer, which is searched, too"));
+  EXPECT_THAT(why([](Json& run) {
+                run["optimizer"] = {{"name", "sgd"}, {"lr", 0.1}};
+                run["search"] = Json::parse(R"({"optimizer.name": {"categorical": ["sgd", "adam"]},
+                    "optimizer.momentum": {"float": [0.5, 0.9]}})");
+              }),
+              HasSubstr(R"("optimizer.name":"adam")"));
+  EXPECT_THAT(why([](Json& run) {
+                run["optimizer"] = {{"name", "sgd"}, {"lr", 0.1}};
+                run["search"] = Json::parse(R"({"optimizer.name": {"categorical": ["sgd", "adam"]},
+                    "optimizer.momentum": {"conditional": {"float": [0.5, 0.9]},
+                                           "when": {"optimizer.name": ["sgd", "adam"]}}})");
+              }),
+              HasSubstr("search.optimizer.momentum: 0.5 cannot be: optimizer: unknown key"));
+  EXPECT_THAT(searched("phases", R"({"categorical": [1, 2]})"), HasSubstr("this cannot be searched"));
   EXPECT_THAT(searched("seed", R"({"int": [0, 9]})"), HasSubstr("each member has one of its own"));
   EXPECT_THAT(searched("graph.strategy.generations", R"({"int": [1, 9]})"), HasSubstr("this cannot be searched"));
   EXPECT_THAT(searched("data.split.validation", numbers), HasSubstr("members are compared by the same rows"));
@@ -342,6 +443,11 @@ TEST(PhasedTrain, RefusesByName) {
     EXPECT_THAT(why(phases.c_str()), HasSubstr("a phase cannot set this: it belongs to the run as a whole")) << path;
   }
   EXPECT_THAT(why(R"([{"steps": 1, "sets": {}}])"), HasSubstr("phases[0]: unknown key \"sets\""));
+  Json alone = phased_run(scratch / "run");
+  alone["data"]["drop_last"] = false;
+  alone["phases"][1]["set"]["data.batch_size"] = 67;  // of 68 rows
+  EXPECT_THAT(usage_error([&] { (void)train_small(read_small(alone)); }),
+              HasSubstr("phases[1]: the last batch of an epoch has 1 row"));
   Json run = phased_run(scratch / "run");
   run["train"]["steps"] = 3;
   EXPECT_THAT(usage_error([&] { (void)read_small(run); }), HasSubstr("the run is as long as its phases"));

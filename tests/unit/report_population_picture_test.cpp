@@ -32,9 +32,9 @@ void append(const ScratchFolder& folder, std::string_view text) {
   std::ofstream(folder / "population.jsonl", std::ios::binary | std::ios::app) << text;
 }
 
-event::GenerationEnded generation(std::int64_t number, bool higher_is_better = true) {
-  return {.generation = number, .score_name = "validation accuracy", .higher_is_better = higher_is_better};
-}
+const PopulationScore kAccuracy{.name = "validation accuracy"};
+
+event::GenerationEnded generation(std::int64_t number) { return {.generation = number}; }
 
 std::size_t dots(const ScratchFolder& folder) {
   std::string svg = content_of(folder / "population.svg");
@@ -46,7 +46,7 @@ std::size_t dots(const ScratchFolder& folder) {
 
 TEST(PopulationPicture, IsDrawnAnewAfterEachGenerationAndAtTheEnd) {
   const ScratchFolder folder;
-  PopulationPicture picture(folder.path());
+  PopulationPicture picture(folder.path(), kAccuracy);
   picture.on(event::RunStarted{.unit = "generation"});
   append(folder, line(1, 0, 0.5) + line(1, 1, 0.75));
   picture.on(event::MemberEvaluated{});
@@ -64,17 +64,17 @@ TEST(PopulationPicture, IsDrawnAnewAfterEachGenerationAndAtTheEnd) {
 
 TEST(PopulationPicture, KnowsWhichScoresAreBetter) {
   const ScratchFolder folder;
-  PopulationPicture picture(folder.path());
+  PopulationPicture picture(folder.path(), {.name = "validation loss", .higher_is_better = false});
   append(folder, line(1, 0, 0.5) + line(1, 1, 0.75));
-  picture.on(generation(1, /*higher_is_better=*/false));
-  EXPECT_THAT(content_of(folder / "population.svg"), HasSubstr("Best validation accuracy: 0.5, member 0"));
+  picture.on(generation(1));
+  EXPECT_THAT(content_of(folder / "population.svg"), HasSubstr("Best validation loss: 0.5, member 0"));
 }
 
 TEST(PopulationPicture, WaitsForTheRestOfALineThatIsNotWhole) {
   const std::string whole = line(1, 1, 0.75);
   for (std::size_t length = 0; length < whole.size(); length += 9) {
     const ScratchFolder folder;
-    PopulationPicture picture(folder.path());
+    PopulationPicture picture(folder.path(), kAccuracy);
     append(folder, line(1, 0, 0.5) + whole.substr(0, length));
     picture.on(generation(1));
     EXPECT_EQ(dots(folder), 1u);
@@ -86,7 +86,7 @@ TEST(PopulationPicture, WaitsForTheRestOfALineThatIsNotWhole) {
 
 TEST(PopulationPicture, ForgetsWhatWasReadWhereARunStarts) {
   const ScratchFolder folder;
-  PopulationPicture picture(folder.path());
+  PopulationPicture picture(folder.path(), kAccuracy);
   append(folder, line(1, 0, 0.5) + line(2, 0, 0.5));
   picture.on(generation(2));
   picture.on(event::RunStarted{.first_step = 1});
@@ -95,9 +95,18 @@ TEST(PopulationPicture, ForgetsWhatWasReadWhereARunStarts) {
   EXPECT_EQ(dots(folder), 1u);
 }
 
+TEST(PopulationPicture, IsDrawnOfWhatAnEarlierRunHasLeft) {
+  const ScratchFolder folder;
+  PopulationPicture picture(folder.path(), kAccuracy);
+  append(folder, line(1, 0, 0.5));
+  picture.on(event::RunStarted{.first_step = 1});
+  picture.on(event::RunEnded{.step = 1});
+  EXPECT_EQ(dots(folder), 1u);
+}
+
 TEST(PopulationPicture, IsNoneOfARunWithoutGenerations) {
   const ScratchFolder folder;
-  PopulationPicture picture(folder.path());
+  PopulationPicture picture(folder.path(), kAccuracy);
   picture.on(event::RunStarted{});
   picture.on(event::StepEnded{});
   picture.on(event::RunEnded{});
@@ -106,7 +115,7 @@ TEST(PopulationPicture, IsNoneOfARunWithoutGenerations) {
 
 TEST(PopulationPicture, IsThereAlsoWithoutAFileToDrawItFrom) {
   const ScratchFolder folder;
-  PopulationPicture picture(folder.path());
+  PopulationPicture picture(folder.path(), kAccuracy);
   picture.on(generation(1));
   EXPECT_THAT(content_of(folder / "population.svg"), HasSubstr("No member has been evaluated yet."));
 }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,10 +68,11 @@ class Population {
   // A UsageError for what cannot be.
   explicit Population(PopulationOptions options);
 
-  // Goes on from what is in the folder. Sentences about what could not be used are told as problems.
+  // Goes on from what is in the folder. Sentences about what could not be used are told as problems. A UsageError where
+  // it is of another population: more or fewer members, another search space, members in step that were not.
   void resume();
-  // Up to the last generation. An Error where all members fail. Where it was interrupted or throws, the pool may still
-  // be at work on what it was given.
+  // From there, or from the beginning, and what is in the folder goes. Up to the last generation. An Error where all
+  // members fail. Where it was interrupted or throws, the pool may still be at work on what it was given.
   PopulationResult run(MemberPool& pool);
 
   // Of all generations, in the order they were evaluated.
@@ -111,6 +113,7 @@ class Population {
   void tell_problem(const std::string& sentence) const;
   std::vector<MemberRecord> whole_generations(const std::vector<MemberRecord>& records);
   std::vector<MemberRecord> whole_members(const std::vector<MemberRecord>& records);
+  void forget_last_failures(std::vector<MemberRecord>& records) const;
   bool is_whole(const MemberRecord& record);
 
   PopulationOptions options_;
@@ -119,6 +122,7 @@ class Population {
   std::vector<MemberRecord> history_;
   std::vector<std::optional<std::size_t>> last_;  // by member: where its newest record is
   std::int64_t finished_ = 0;
+  std::set<MemberKey> damaged_;  // whose files cannot be read any more
 };
 
 }  // namespace tutti

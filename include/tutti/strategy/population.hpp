@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -93,6 +94,8 @@ struct PopulationBased {
   friend bool operator==(const PopulationBased&, const PopulationBased&) = default;
 };
 
-bool copies(const PopulationBased& strategy, MemberPart part);
+bool contains(const std::vector<MemberPart>& parts, MemberPart part);
+// In files: "optimizer_state".
+std::string_view part_name(MemberPart part);
 
 }  // namespace tutti::strategy

@@ -91,6 +91,9 @@ struct HyperParameter {
 // Those that are there, in the order of the space.
 using HyperParameters = std::vector<HyperParameter>;
 
+// Of two texts of JSON: 1 and 1.0 are one and the same where it is read.
+bool is_same_json(const std::string& one, const std::string& other);
+
 const HyperParameter* find_in(const HyperParameters& values, std::string_view path);
 // A UsageError where it is not there, or something else.
 double number_in(const HyperParameters& values, std::string_view path);

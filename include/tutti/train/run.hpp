@@ -111,6 +111,9 @@ struct Run {
 Run read_run(const JsonValue& value, const Registry& registry = Registry());
 Run read_run(const JsonValue& value, std::shared_ptr<const Registry> registry);
 
+// Of what tells the best evaluation, train.best_by.
+bool is_higher_better(const Run& run);
+
 // Of a federated run: how many there are, and how many have the tags that it asks for.
 ClientCounts client_counts(const Run& run);
 
