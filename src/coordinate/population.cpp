@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -69,8 +70,12 @@ Population::Population(PopulationOptions options)
 }
 
 PopulationResult Population::run(MemberPool& pool) {
-  // What is not gone on from is another population's.
-  if (log_) log_->write(history_);
+  if (log_) {
+    std::error_code problem;
+    std::filesystem::create_directories(options_.folder, problem);
+    if (problem) throw Error(fmt::format("cannot make the folder {}: {}", options_.folder.string(), problem.message()));
+    log_->write(history_);  // what is not gone on from is another population's
+  }
   const bool is_finished =
       options_.strategy.pace == strategy::Pace::in_step ? run_in_step(pool) : run_asynchronously(pool);
   return {.is_finished = is_finished, .generations = finished_, .best = best()};

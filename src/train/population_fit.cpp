@@ -183,6 +183,15 @@ class PopulationFit {
       return;  // Without it nobody can tell.
     }
     refuse_other_population(before, *run_.resolved);
+    const auto generations = [](const Json& its) {
+      return its.value("graph", Json::object()).value("strategy", Json::object()).value("generations", Json());
+    };
+    if (!std::holds_alternative<schedule::Constant>(run_.schedule.kind) &&
+        generations(before) != generations(*run_.resolved))
+      training_.warnings.emplace_back(
+          "there are more or fewer generations than before: the schedule of the learning rate is stretched to them, "
+          "and "
+          "best_run.json, which has it so for all generations, may not reach the score again");
     const std::vector<std::string> changes = changes_since(before, *run_.resolved);
     if (!changes.empty())
       training_.warnings.push_back(
@@ -279,7 +288,8 @@ class PopulationFit {
 
   // The line of the best, generation by generation.
   Json replay_of(const MemberRecord& best) const {
-    Json document = document_of_member(run_);
+    // All phases have values of their own; the file itself has those of the last.
+    Json document = with_values(document_of_member(run_), all_values(run_.search, best.hyper_parameters)).root().raw();
     std::vector<RunPhase> phases;
     for (const MemberRecord& record : population_.lineage_of(best)) {
       RunPhase phase = phase_of_generation(strategy_, record.generation);

@@ -18,12 +18,12 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 END
 
-# <file> <nodes> <batch size> <strategy> [<more keys>]
+# <file> <nodes> <batch size> <strategy>
 write_run() {
   cat >"$scratch/$1.json" <<END
-{"data": {"source": "fashion_mnist", "batch_size": $3, "split": {"validation": 0.1}},
+{"data": {"source": "fashion_mnist", "batch_size": $3},
  "graph": {"inputs": {"image": [1, 28, 28]}, "nodes": [$2], "outputs": ["logits"], "strategy": $4},
- "loss": "cross_entropy", "optimizer": {"name": "adam", "lr": 0.001}${5:+, $5}}
+ "loss": "cross_entropy", "optimizer": {"name": "adam", "lr": 0.001}}
 END
 }
 mlp='{"id": "flat", "op": "flatten", "inputs": ["image"]}, {"id": "a", "op": "linear", "inputs": ["flat"], "units": 3000},
@@ -37,10 +37,6 @@ replicated='{"type": "DataParallel", "num_replicas": 2, "aggregation": {"method"
 write_run mlp "$mlp" 64 '{"type": "Local"}'
 write_run cnn "$cnn" 256 '{"type": "Local"}'
 write_run cnn2 "$cnn" 256 "$replicated"
-# Two that train, and all in memory that are idle.
-write_run population "${mlp//3000/1500}" 64 '{"type": "PopulationBased", "population_size": 5, "generations": 3,
-  "exploit": {"method": "Truncation", "fraction": 0.4}, "explore": {"method": "Resample"}, "generation": {"steps": 16}, "threads": 2}' \
-  '"search": {"optimizer.lr": {"float": [0.0001, 0.001]}}'
 
 # <runs> <program> <argument>...: the median of an odd number of runs.
 median() {
@@ -51,10 +47,9 @@ median() {
 
 for file in "$scratch"/*.json "$root"/examples/{fashion_mnist_cnn,fashion_mnist_script,pipeline}.json; do
   runs=1
-  grep -qE 'Parallel"|PopulationBased' "$file" && runs=3
+  grep -q 'Parallel"' "$file" && runs=3
   said=$(median "$runs" "$tutti" check "$file" --trial) || { expect 0 "" "$tutti" check "$file" --trial; continue; }
-  short_run=("$tutti" train "$file" --quiet --output "$scratch/run")
-  grep -q PopulationBased "$file" || short_run+=(--set train.steps=16)
+  short_run=("$tutti" train "$file" --quiet --output "$scratch/run" --set train.steps=16)
   had=$(median "$runs" /usr/bin/python3 "$scratch/peak.py" "${short_run[@]}") || { expect 0 "" "${short_run[@]}"; continue; }
   echo "${file##*/}: $((said >> 20)) MiB said, $((had >> 20)) MiB taken"
   expect 0 "within" awk -v said="$said" -v had="$had" \

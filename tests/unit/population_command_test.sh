@@ -57,7 +57,7 @@ for processes in 2 3; do
   expect 0 "finished at generation 4" "${launch[@]}" $processes "${quiet[@]}" --output "processes$processes"
   expect 0 "" cmp once/population.jsonl "processes$processes/population.jsonl"
 done
-long=(--set graph.strategy.generations=4 --set 'graph.strategy.generation={"epochs": 400}')
+long=(--set graph.strategy.generations=4 --set 'graph.strategy.generation={"epochs": 150}')
 "${launch[@]}" 2 "${quiet[@]}" --output lost "${long[@]}" >lost.txt 2>&1 &
 job=$!
 until [[ -d lost/members ]] || ! kill -0 $job 2>/dev/null; do sleep 0.05; done

@@ -236,13 +236,13 @@ TEST(Population, TriesAGenerationAgainInWhichAllHaveFailed) {
 TEST(Population, BeginsAnewWhereItIsNotResumed) {
   const ScratchFolder folder;
   PopulationOptions options = options_for({.population_size = 3, .generations = 4});
-  options.folder = folder.path();
+  options.folder = folder.path() / "made" / "by itself";
   MemberThreads pool(on_threads(2));
   (void)Population(options).run(pool);
   options.seed = 6;
   Population second(options);
   (void)second.run(pool);
-  EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), second.history());
+  EXPECT_EQ(PopulationLog(options.folder / "population.jsonl").read(), second.history());
 }
 
 TEST(Population, KeepsAllGenerationsWhereItIsToldTo) {

@@ -198,6 +198,8 @@ TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
   };
   EXPECT_THAT(why([](Json& its) { its["train"]["best_by"] = "loss"; }),
               HasSubstr(R"(train.best_by: the population was trained with "accuracy", and this is "loss")"));
+  EXPECT_THAT(why([](Json& its) { its["data"]["split"]["validation"] = 0.3; }),
+              HasSubstr("data.split: the population was trained with"));
   EXPECT_THAT(why([](Json& its) { its["seed"] = 6; }), HasSubstr("seed: the population was trained with 5"));
   EXPECT_THAT(why([](Json& its) {
                 its["graph"]["strategy"]["generation"] = {{"epochs", 2}};
@@ -292,7 +294,12 @@ TEST(PopulationTrain, SearchesNetworksOfAnyShapeWhereNobodyTakesOver) {
   Json run = population_run(scratch / "run", {{"exploit", {{"method", "None"}}}, {"generations", 2}});
   run["search"] = Json::parse(R"({"graph.hidden.units": {"int": [2, 40]}})");
   const Trained trained = train_small(read_small(run));
-  EXPECT_TRUE(trained.result.best.value);
+  ASSERT_TRUE(trained.result.best.value);
+  Registry registry;
+  add_points(registry);
+  const Trained again =
+      train_small(read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry));
+  EXPECT_EQ(last_score(*again.told, "validation", "accuracy"), *trained.result.best.value);
   run["graph"]["strategy"]["exploit"] = {{"method", "Truncation"}, {"fraction", 0.2}};
   EXPECT_THAT(usage_error([&] { (void)read_small(run); }),
               HasSubstr("search.graph.hidden.units: it changes the shape of weights"));
