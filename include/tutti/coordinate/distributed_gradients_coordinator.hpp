@@ -1,0 +1,104 @@
+// Holds the main model's parameters and applies gradients as they arrive, from any number of threads.
+//
+//   DistributedGradientsCoordinator coordinator(Adam{.lr = 1e-3});
+//   coordinator.set_model_parameters(parameters);
+//   CoordinatorRun run = coordinator.start();
+//   // on each worker's thread:
+//   const ModelSnapshot now = coordinator.snapshot();                        // copies nothing
+//   coordinator.add_gradients(gradients_of(*now.parameters), {.base = now});
+//   // in the end:
+//   coordinator.stop();                                                      // what was added is applied first
+//   const ParameterSet learnt = coordinator.get_model_parameters();
+//
+// Gradients wait in a queue of bounded length, and a thread applies them in their order; nothing that was taken is
+// lost, and nothing applied twice. Gradients that do not fit, or are not finite, are refused to their sender, and touch
+// nothing. What gradients do to the parameters is the rule's: an optimizer, or an UpdateRule of one's own.
+// Workers that must not run too far ahead of each other have a ParameterServer (coordinate/parameter_server.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include <tutti/base/array.hpp>
+#include <tutti/base/deadline.hpp>
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/coordinate/coordinator_run.hpp>
+#include <tutti/coordinate/gradient_updates.hpp>
+#include <tutti/coordinate/main_model.hpp>
+#include <tutti/coordinate/update_rule.hpp>
+
+namespace tutti {
+
+// What becomes of gradients where the queue is full.
+enum class WhenFull {
+  block,   // the sender waits for room
+  refuse,  // an Error at once
+  merge,   // they are added to those that came last
+};
+
+struct GradientsCoordinatorOptions {
+  GradientChangeMode mode = GradientChangeMode::descent;
+  std::size_t capacity = 64;  // of the queue
+  WhenFull when_full = WhenFull::block;
+  Duration deadline = kDefaultDeadline;  // for room in the queue, and for stop()
+  StalenessOptions staleness = {};
+};
+
+// Any thread may call any of these.
+class DistributedGradientsCoordinator {
+ public:
+  // A UsageError for options that cannot be.
+  explicit DistributedGradientsCoordinator(const OptimizerRule& rule, GradientsCoordinatorOptions options = {});
+  explicit DistributedGradientsCoordinator(std::unique_ptr<UpdateRule> rule, GradientsCoordinatorOptions options = {});
+  // Gradients that still wait are dropped: stop() applies them.
+  ~DistributedGradientsCoordinator();
+  DistributedGradientsCoordinator(const DistributedGradientsCoordinator&) = delete;
+  DistributedGradientsCoordinator& operator=(const DistributedGradientsCoordinator&) = delete;
+
+  // Which way gradients change parameters, from the next ones that are applied on.
+  void set_parameters(GradientChangeMode mode);
+
+  // The model: the first one fixes names, shapes and types. A set that is shared is not copied, and nobody may change
+  // it any more. A UsageError, and nothing is changed, for another model and for numbers that are not finite.
+  void set_model_parameters(ParameterSet parameters);
+  void set_model_parameters(std::shared_ptr<const ParameterSet> parameters);
+  // Of one whole version: a copy, or without one what nobody changes any more. Nothing is in it where there are none.
+  ParameterSet get_model_parameters() const;
+  ModelSnapshot snapshot() const;
+  // How often the model has changed.
+  std::int64_t version() const;
+
+  // Gradients of the whole model, or of the only array that it has. A UsageError for those that are not of this model
+  // or not finite; an Error where the queue is full, as the options say. Those that are shared are not copied, and
+  // nobody may change them any more.
+  void add_gradients(std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin = {});
+  void add_gradients(ParameterSet gradients, const GradientOrigin& origin = {});
+  void add_gradients(ConstArray gradients, const GradientOrigin& origin = {});
+
+  // A UsageError where there are no parameters, or it was started and has not stopped. Where a rule throws, the run
+  // ends with it; its gradients are gone, the model is as it was before them, and others wait for the next start.
+  CoordinatorRun start();
+  // Applies what was added before, and returns when that is done. Nothing where it is not running. Rethrows what the
+  // run ended with.
+  void stop();
+
+  // Those that wait are dropped; returns how many.
+  std::size_t clear_gradients();
+  // How many sets of gradients were added and are not applied yet.
+  std::size_t pending() const;
+  // How old gradients were when they were applied, as far as it was said of what they are.
+  StalenessCounts staleness() const;
+
+  // For checkpoints, while nothing is pending: the model under its own names, and under names that begin with
+  // "coordinator/" what the next change depends on. Restoring comes after set_model_parameters().
+  void save(ParameterSet& arrays) const;
+  void restore(const ParameterSet& arrays);
+
+ private:
+  struct Parts;
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tutti

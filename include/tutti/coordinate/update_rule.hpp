@@ -1,0 +1,52 @@
+// How gradients change the parameters of a model: a rule with whatever it remembers from one change to the next.
+//
+//   const std::unique_ptr<UpdateRule> rule = make_update_rule(Adam{.lr = 1e-3});
+//   rule->prepare(parameters);
+//   rule->apply(parameters, gradients, {.gradient_scale = 0.5});
+//
+// A rule of one's own is a class with these functions: coordinators take any (DistributedGradientsCoordinator,
+// ParameterServer).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/kernels/optimizer.hpp>
+
+namespace tutti {
+
+struct UpdateStep {
+  double gradient_scale = 1;  // what gradients are multiplied by first: their share of a batch; negative to ascend
+  double rate_factor = 1;     // what the rule's learning rate is multiplied by
+};
+
+// One thread at a time.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  // Called before the first change of these parameters. A UsageError for what it cannot change, and for another layout
+  // than it remembers something of.
+  virtual void prepare(const ParameterSet& /*parameters*/) {}
+
+  // Gradients have the layout of the parameters.
+  virtual void apply(ParameterSet& parameters, const ParameterSet& gradients, const UpdateStep& step) = 0;
+
+  // Whether apply() never fails halfway. Parameters are changed in their place then, where nobody looks at them;
+  // otherwise in a copy.
+  virtual bool never_fails() const { return false; }
+
+  // What it remembers, under names that begin with the prefix, for checkpoints; nothing, unless it says so. Restoring
+  // comes after prepare(), and refuses what does not fit with a UsageError.
+  virtual void save(ParameterSet& /*arrays*/, const std::string& /*prefix*/) const {}
+  virtual void restore(const ParameterSet& /*arrays*/, const std::string& /*prefix*/) {}
+};
+
+// An optimizer: a learning rate (Sgd), momentum (Sgd), Adam, AdamW, RmsProp, Adagrad, with the bits that training has
+// everywhere else. Parameters are float32 or float64. A UsageError for options that cannot be.
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule);
+
+}  // namespace tutti
