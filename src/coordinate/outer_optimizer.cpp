@@ -74,7 +74,7 @@ constexpr bool kHasVariance = std::same_as<Rule, strategy::FedAdam> || std::same
 
 double outer_step(const strategy::FedAvgM& rule, double change, double& momentum, double&) {
   momentum = rule.momentum * momentum + change;
-  return rule.lr * momentum;
+  return rule.lr * (rule.nesterov ? rule.momentum * momentum + change : momentum);
 }
 double outer_step(const strategy::FedAdam& rule, double change, double& momentum, double& variance) {
   momentum = rule.beta1 * momentum + (1 - rule.beta1) * change;

@@ -41,8 +41,12 @@ std::string brief_alternative(const ordered_json& object) {
 std::string line(const strategy::Local&) { return "Local"; }
 
 std::string line(const strategy::DataParallel& its) {
-  return fmt::format("DataParallel: {}, {}", counted(its.num_replicas, "replica"),
-                     brief_alternative(to_json(its).at("aggregation")));
+  const ordered_json json = to_json(its);
+  std::string more;
+  if (its.sync_every > 1) more += fmt::format(", every {} steps", its.sync_every);
+  if (json.contains("outer")) more += fmt::format(" by {}", brief_alternative(json.at("outer")));
+  return fmt::format("DataParallel: {}, {}{}", counted(its.num_replicas, "replica"),
+                     brief_alternative(json.at("aggregation")), more);
 }
 
 std::string line(const strategy::ModelParallel& its) {

@@ -23,6 +23,8 @@ using nlohmann::ordered_json;
 template <typename Enum>
 constexpr std::array<const char*, 0> kEnumerators = {};
 template <>
+constexpr std::array kEnumerators<Consistency> = {"synchronous", "bounded_staleness", "asynchronous", "lock_free"};
+template <>
 constexpr std::array kEnumerators<Topology> = {"ring", "complete", "exponential", "torus", "random"};
 template <>
 constexpr std::array kEnumerators<Schedule> = {"gpipe", "1f1b", "interleaved"};
@@ -50,6 +52,8 @@ constexpr Union<Inner> kUnion<Inner> = {"type", {"Local", "DataParallel"}};
 template <>
 constexpr Union<GradientAggregation> kUnion<GradientAggregation> = {"method",
                                                                     {"AllReduce", "ParameterServer", "Decentralized"}};
+template <>
+constexpr Union<OuterRule> kUnion<OuterRule> = {"method", {"FedAvg", "FedYogi", "FedAvgM", "FedAdam", "FedAdagrad"}};
 template <>
 constexpr Union<CommunicationProtocol> kUnion<CommunicationProtocol> = {"protocol",
                                                                         {"DataStore", "Direct", "Pipeline"}};
@@ -119,11 +123,20 @@ constexpr auto kFields<AllReduce> = std::tuple(own("algorithm", &AllReduce::algo
                                                own("logical_shards", &AllReduce::logical_shards,
                                                    IntegerRange{.min = 0, .max = 65'536}));
 template <>
-constexpr auto kFields<Decentralized> = std::tuple(field("topology", &Decentralized::topology));
+constexpr auto kFields<ParameterServer> =
+    std::tuple(own("consistency", &ParameterServer::consistency),
+               own("max_staleness", &ParameterServer::max_staleness, IntegerRange{.min = 0, .max = kMaxInt}),
+               own("rate_exponent", &ParameterServer::rate_exponent, NumberRange{.min = 0, .max = 10}),
+               own("delay_compensation", &ParameterServer::delay_compensation, kFromZero));
+template <>
+constexpr auto kFields<Decentralized> = std::tuple(field("topology", &Decentralized::topology),
+                                                   own("gossip", &Decentralized::gossip));
 template <>
 constexpr auto kFields<DataParallel> = std::tuple(field("num_replicas", &DataParallel::num_replicas,
                                                         from_one_to(65'536)),
-                                                  field("aggregation", &DataParallel::aggregation));
+                                                  field("aggregation", &DataParallel::aggregation),
+                                                  own("sync_every", &DataParallel::sync_every, from_one_to(kMaxInt)),
+                                                  own("outer", &DataParallel::outer));
 template <>
 constexpr auto kFields<Partition> = std::tuple(field("node_ids", &Partition::node_ids, ListOf{"node id", 1}),
                                                field("target", &Partition::target));
@@ -149,7 +162,7 @@ constexpr auto kFields<FedYogi> = std::tuple(field("beta1", &FedYogi::beta1, kDe
                                              own("lr", &FedYogi::lr, kAboveZero));
 template <>
 constexpr auto kFields<FedAvgM> = std::tuple(own("momentum", &FedAvgM::momentum, kDecay),
-                                             own("lr", &FedAvgM::lr, kAboveZero));
+                                             own("lr", &FedAvgM::lr, kAboveZero), own("nesterov", &FedAvgM::nesterov));
 template <>
 constexpr auto kFields<FedAdam> = std::tuple(own("lr", &FedAdam::lr, kAboveZero), own("beta1", &FedAdam::beta1, kDecay),
                                              own("beta2", &FedAdam::beta2, kDecay),
@@ -255,13 +268,36 @@ void refuse_unless_consistent(const AllReduce& its, const JsonValue& object) {
                          to_string(its.algorithm), to_string(its.compression)));
 }
 
+// A field says what would not be done.
+void refuse_idle(const JsonValue& object, const char* key, bool is_idle, const std::string& why) {
+  if (const auto value = object.find(key); value && is_idle) throw value->error(why);
+}
+
+void refuse_unless_consistent(const ParameterServer& its, const JsonValue& object) {
+  const std::string found = fmt::format(", found {}", consistency_name(its.consistency));
+  refuse_idle(object, "max_staleness", its.consistency != Consistency::bounded_staleness,
+              "it belongs to the consistency bounded_staleness" + found);
+  const bool has_versions =
+      its.consistency == Consistency::bounded_staleness || its.consistency == Consistency::asynchronous;
+  for (const char* key : {"rate_exponent", "delay_compensation"})
+    refuse_idle(object, key, !has_versions,
+                "gradients have an age with the consistency bounded_staleness or asynchronous" + found);
+}
+
 void refuse_unless_consistent(const DataParallel& its, const JsonValue& object) {
   const AllReduce* all_reduce = std::get_if<AllReduce>(&its.aggregation);
-  if (all_reduce == nullptr || all_reduce->logical_shards == 0 || all_reduce->logical_shards >= its.num_replicas)
-    return;
-  throw object.at("aggregation")
-      .at("logical_shards")
-      .expected(fmt::format("at least one for each of {} replicas", its.num_replicas));
+  if (all_reduce != nullptr && all_reduce->logical_shards > 0 && all_reduce->logical_shards < its.num_replicas)
+    throw object.at("aggregation")
+        .at("logical_shards")
+        .expected(fmt::format("at least one for each of {} replicas", its.num_replicas));
+  refuse_idle(object, "outer", its.sync_every == 1,
+              "it says what becomes of replicas that take steps by themselves, and needs a sync_every above 1");
+  if (its.sync_every == 1) return;
+  if (all_reduce == nullptr)
+    throw object.at("sync_every").error("replicas that take steps by themselves need the aggregation AllReduce");
+  if (!std::holds_alternative<NoCompression>(all_reduce->compression) || all_reduce->logical_shards > 0)
+    throw object.at("sync_every")
+        .error("replicas that take steps by themselves need an aggregation without compression and logical_shards");
 }
 
 // Strings of which each may be given once.
@@ -531,6 +567,12 @@ ordered_json write(const std::variant<Alternatives...>& value, Anything) {
 }  // namespace
 
 std::string_view schedule_name(Schedule schedule) { return kEnumerators<Schedule>[static_cast<std::size_t>(schedule)]; }
+
+std::string_view consistency_name(Consistency consistency) {
+  return kEnumerators<Consistency>[static_cast<std::size_t>(consistency)];
+}
+
+std::string_view topology_name(Topology topology) { return kEnumerators<Topology>[static_cast<std::size_t>(topology)]; }
 
 }  // namespace strategy
 

@@ -31,11 +31,15 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::usage_error;
 
-const std::vector<FederatedAggregation> kWithMoments = {
-    FedAvgM{},    FedAvgM{.momentum = 0.5, .lr = 0.3},
-    FedAdam{},    FedAdam{.lr = 0.02, .beta1 = 0.5, .beta2 = 0.9, .tau = 0.1},
-    FedYogi{},    FedYogi{.beta1 = 0.3, .beta2 = 0.7, .tau = 0.05, .lr = 0.2},
-    FedAdagrad{}, FedAdagrad{.lr = 0.5, .tau = 0.01}};
+const std::vector<FederatedAggregation> kWithMoments = {FedAvgM{},
+                                                        FedAvgM{.momentum = 0.5, .lr = 0.3},
+                                                        FedAvgM{.momentum = 0.9, .lr = 0.7, .nesterov = true},
+                                                        FedAdam{},
+                                                        FedAdam{.lr = 0.02, .beta1 = 0.5, .beta2 = 0.9, .tau = 0.1},
+                                                        FedYogi{},
+                                                        FedYogi{.beta1 = 0.3, .beta2 = 0.7, .tau = 0.05, .lr = 0.2},
+                                                        FedAdagrad{},
+                                                        FedAdagrad{.lr = 0.5, .tau = 0.01}};
 const std::vector<FederatedAggregation> kWithout = {
     FedAvg{},         strategy::FedProx{},   strategy::Median{}, strategy::TrimmedMean{},
     strategy::Krum{}, strategy::MultiKrum{}, strategy::Bulyan{}, strategy::NormClipping{}};
@@ -59,7 +63,7 @@ struct Scalar {
 
   double step(const FedAvgM& rule, double change) {
     momentum = rule.momentum * momentum + change;
-    return rule.lr * momentum;
+    return rule.nesterov ? rule.lr * (change + rule.momentum * momentum) : rule.lr * momentum;
   }
   double step(const FedAdam& rule, double change) {
     momentum = rule.beta1 * momentum + (1 - rule.beta1) * change;
@@ -110,6 +114,8 @@ TEST(OuterOptimizer, TakesTheFirstStepsByHand) {
   };
   EXPECT_EQ(after(FedAvgM{.momentum = 0.5, .lr = 2}, {1}), 3);
   EXPECT_EQ(after(FedAvgM{.momentum = 0.5, .lr = 2}, {1, 1, -1}), 1 + 2 + 3 - 0.5);
+  // The momentum is 1 and then 1.5.
+  EXPECT_EQ(after(FedAvgM{.momentum = 0.5, .lr = 2, .nesterov = true}, {1, 1}), 1 + 2 * 1.5 + 2 * 1.75);
   // m = 1, v = 0.25 / 4 + 4 * 3 / 4 = 3.0625
   EXPECT_EQ(after(FedAdam{.lr = 1, .beta1 = 0.5, .beta2 = 0.25, .tau = 0.5}, {2}), 1 + 1 / 2.25);
   // v = 0.25 + 0.75 * 4 = 3.25, since 4 is above 0.25; then of a change of 1, below 3.25, 3.25 - 0.75 = 2.5

@@ -85,6 +85,19 @@ const std::vector<Forms>& every_form() {
       {two_replicas(ParameterServer{}),
        R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"ParameterServer"}})",
        "DataParallel: 2 replicas, ParameterServer"},
+      {two_replicas(ParameterServer{.consistency = Consistency::bounded_staleness, .max_staleness = 0}),
+       R"({"type":"DataParallel","num_replicas":2,"aggregation":)"
+       R"({"method":"ParameterServer","consistency":"bounded_staleness","max_staleness":0}})",
+       "DataParallel: 2 replicas, ParameterServer (consistency bounded_staleness, max_staleness 0)"},
+      {two_replicas(
+           ParameterServer{.consistency = Consistency::asynchronous, .rate_exponent = 0.5, .delay_compensation = 0.04}),
+       R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"ParameterServer",)"
+       R"("consistency":"asynchronous","rate_exponent":0.5,"delay_compensation":0.04}})",
+       "DataParallel: 2 replicas, ParameterServer (consistency asynchronous, rate_exponent 0.5, "
+       "delay_compensation 0.04)"},
+      {two_replicas(ParameterServer{.consistency = Consistency::lock_free}),
+       R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"ParameterServer","consistency":"lock_free"}})",
+       "DataParallel: 2 replicas, ParameterServer (consistency lock_free)"},
       {two_replicas(Decentralized{}),
        R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"Decentralized","topology":"ring"}})",
        "DataParallel: 2 replicas, Decentralized (topology ring)"},
@@ -100,6 +113,20 @@ const std::vector<Forms>& every_form() {
       {two_replicas(Decentralized{Topology::random}),
        R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"Decentralized","topology":"random"}})",
        "DataParallel: 2 replicas, Decentralized (topology random)"},
+      {two_replicas(Decentralized{Topology::ring, /*gossip=*/true}),
+       R"({"type":"DataParallel","num_replicas":2,)"
+       R"("aggregation":{"method":"Decentralized","topology":"ring","gossip":true}})",
+       "DataParallel: 2 replicas, Decentralized (topology ring, gossip true)"},
+      {DataParallel{.num_replicas = 2, .aggregation = AllReduce{}, .sync_every = 50},
+       R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"AllReduce"},"sync_every":50})",
+       "DataParallel: 2 replicas, AllReduce, every 50 steps"},
+      {DataParallel{.num_replicas = 2,
+                    .aggregation = AllReduce{},
+                    .sync_every = 50,
+                    .outer = FedAvgM{.momentum = 0.8, .lr = 0.7, .nesterov = true}},
+       R"({"type":"DataParallel","num_replicas":2,"aggregation":{"method":"AllReduce"},"sync_every":50,)"
+       R"("outer":{"method":"FedAvgM","momentum":0.8,"lr":0.7,"nesterov":true}})",
+       "DataParallel: 2 replicas, AllReduce, every 50 steps by FedAvgM (momentum 0.8, lr 0.7, nesterov true)"},
 
       {ModelParallel{two_partitions(), DataStore{}},
        R"({"type":"ModelParallel",)" + partitions + R"(,"communication":{"protocol":"DataStore"}})",
@@ -379,11 +406,41 @@ TEST(TrainingStrategyRefuses, AWrongAllReduce) {
   });
 }
 
+TEST(TrainingStrategyRefuses, StepsByThemselvesThatCannotBe) {
+  const auto with = [](const std::string& aggregation, const std::string& more) {
+    return R"({"type": "DataParallel", "num_replicas": 2, "aggregation": )" + aggregation + ", " + more + "}";
+  };
+  const std::string all_reduce = R"({"method": "AllReduce"})";
+  expect_refusals({
+      {with(all_reduce, R"("sync_every": @0)"), "sync_every: expected a whole number from 1 to 2147483647, found 0"},
+      {with(all_reduce, R"("outer": @{"method": "FedAvgM"})"),
+       "outer: it says what becomes of replicas that take steps by themselves, and needs a sync_every above 1"},
+      {with(all_reduce, R"("sync_every": 5, "outer": {"method": @"Median"})"),
+       "outer.method: expected one of \"FedAvg\", \"FedYogi\", \"FedAvgM\", \"FedAdam\" or \"FedAdagrad\", found "
+       "\"Median\""},
+      {with(R"({"method": "ParameterServer"})", R"("sync_every": @5)"),
+       "sync_every: replicas that take steps by themselves need the aggregation AllReduce"},
+      {with(R"({"method": "AllReduce", "compression": "Float16"})", R"("sync_every": @5)"),
+       "sync_every: replicas that take steps by themselves need an aggregation without compression and logical_shards"},
+      {with(R"({"method": "AllReduce", "logical_shards": 2})", R"("sync_every": @5)"),
+       "sync_every: replicas that take steps by themselves need an aggregation without compression and logical_shards"},
+  });
+}
+
 TEST(TrainingStrategyRefuses, AWrongAggregationWithoutAllReduce) {
   const std::string topologies = R"("ring", "complete", "exponential", "torus" or "random")";
   expect_refusals({
       {with_aggregation(R"({"method": "ParameterServer", @"algorithm": "Ring"})"),
-       "aggregation: unknown key \"algorithm\"; known is \"method\""},
+       "aggregation: unknown key \"algorithm\"; known are \"method\", \"consistency\", \"max_staleness\", "
+       "\"rate_exponent\" and \"delay_compensation\""},
+      {with_aggregation(R"({"method": "ParameterServer", "consistency": @"bounded"})"),
+       "aggregation.consistency: expected one of \"synchronous\", \"bounded_staleness\", \"asynchronous\" or "
+       "\"lock_free\", found \"bounded\""},
+      {with_aggregation(R"({"method": "ParameterServer", "max_staleness": @3})"),
+       "aggregation.max_staleness: it belongs to the consistency bounded_staleness, found synchronous"},
+      {with_aggregation(R"({"method": "ParameterServer", "consistency": "lock_free", "rate_exponent": @1})"),
+       "aggregation.rate_exponent: gradients have an age with the consistency bounded_staleness or asynchronous, found "
+       "lock_free"},
       {with_aggregation(R"(@{"method": "Decentralized"})"), "aggregation: missing key \"topology\""},
       {with_aggregation(R"({"method": "Decentralized", "topology": @"Ring"})"),
        "aggregation.topology: expected one of " + topologies + ", found \"Ring\"; did you mean \"ring\"?"},

@@ -19,44 +19,10 @@ namespace tutti::strategy {
 
 // --- what becomes of the clients' updates ---
 
-// The mean, weighted by rows.
-struct FedAvg {
-  friend bool operator==(const FedAvg&, const FedAvg&) = default;
-};
-
-// The same, with a term that keeps clients near the server's model.
+// FedAvg with a term that keeps clients near the server's model.
 struct FedProx {
   double mu = 0.01;
   friend bool operator==(const FedProx&, const FedProx&) = default;
-};
-
-// The server takes the mean of the changes as a gradient, for an optimizer of its own (Reddi et al.: "Adaptive
-// federated optimization", 2021; the momentum's is Hsu, Qi, Brown, 2019). Rates are optional in JSON.
-struct FedYogi {
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double tau = 0.001;
-  double lr = 0.01;
-  friend bool operator==(const FedYogi&, const FedYogi&) = default;
-};
-
-// All optional, in these three.
-struct FedAvgM {
-  double momentum = 0.9;
-  double lr = 1;
-  friend bool operator==(const FedAvgM&, const FedAvgM&) = default;
-};
-struct FedAdam {
-  double lr = 0.1;
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double tau = 0.001;
-  friend bool operator==(const FedAdam&, const FedAdam&) = default;
-};
-struct FedAdagrad {
-  double lr = 0.1;
-  double tau = 0.001;
-  friend bool operator==(const FedAdagrad&, const FedAdagrad&) = default;
 };
 
 // Those that bear hostile clients: each client counts as one, whatever rows it says it has.
