@@ -160,13 +160,13 @@ class Steps {
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
 
-  tutti::detail::StepResult step() { return stepper_->step(/*is_interrupted=*/false); }
+  tutti::StepResult step() { return stepper_->step(/*is_interrupted=*/false); }
 
  private:
   Events events_;
   TrainOptions options_;
   tutti::detail::Training training_;
-  std::unique_ptr<tutti::detail::Stepper> stepper_;
+  std::unique_ptr<tutti::Stepper> stepper_;
 };
 
 // What stages take by themselves: one micro-batch goes through all of them, so that one worker is busy at a time.

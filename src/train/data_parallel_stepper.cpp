@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <tutti/collective/collectives.hpp>
+#include <tutti/nn/data_parallel.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/batch.hpp>
 #include <tutti/train/data_parallel_options.hpp>

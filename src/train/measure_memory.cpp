@@ -41,7 +41,7 @@ double most_resident_bytes() {
 }
 
 // Some of them at a time, for as long as it may take.
-void evaluate_some(detail::Stepper& stepper, const std::shared_ptr<const Dataset>& rows, std::int64_t at_a_time) {
+void evaluate_some(Stepper& stepper, const std::shared_ptr<const Dataset>& rows, std::int64_t at_a_time) {
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t first = 0; first < rows->size(); first += at_a_time) {
     std::vector<std::int64_t> numbers(static_cast<std::size_t>(std::min(rows->size() - first, at_a_time)));
@@ -80,7 +80,7 @@ double measure_memory(const Run& run) {
     const double to_come = detail::try_members(training, kSteps);
     return most_resident_bytes() + to_come;
   }
-  const std::unique_ptr<detail::Stepper> stepper = detail::make_stepper(training);
+  const std::unique_ptr<Stepper> stepper = detail::make_stepper(training);
   stepper->begin(0);
   const auto begin = std::chrono::steady_clock::now();
   for (int step = 0; step < kSteps; ++step) {

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <tutti/base/assert.hpp>
 #include <tutti/collective/collectives.hpp>
+#include <tutti/nn/data_parallel.hpp>
 #include <tutti/nn/random_draws.hpp>
 #include <tutti/nn/rows.hpp>
 #include <tutti/nn/tensor_set.hpp>

@@ -16,11 +16,10 @@
 #include <tutti/base/events.hpp>
 #include <tutti/base/parameter_set.hpp>
 #include <tutti/data/dataset.hpp>
-#include <tutti/nn/data_parallel.hpp>
 #include <tutti/train/checkpoint.hpp>
-#include <tutti/train/evaluation.hpp>
 #include <tutti/train/output_folder.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/stepper.hpp>
 #include <tutti/train/trainer.hpp>
 
 namespace tutti::detail {
@@ -57,42 +56,6 @@ struct Training {
   bool is_judged_by_clients() const;
 
   bool speaks() const { return options.world == nullptr || options.world->rank() == Rank{0}; }
-};
-
-struct StepResult {
-  double loss = 0;
-  std::int64_t rows = 0;
-  event::StepTimes times = {};
-  std::vector<NamedNumber> metrics = {};
-  std::vector<NamedNumber> counts = {};    // what else there was of it
-  std::vector<std::string> problems = {};  // that it went on in spite of
-  std::vector<StepSpan> spans = {};        // of this process
-  bool is_interrupted = false;             // on any process
-};
-
-// Carries out a run's steps, one by one. With a world, all processes make the same calls.
-class Stepper {
- public:
-  virtual ~Stepper() = default;
-
-  // In a line, for people.
-  virtual std::string describe() const = 0;
-  // What else people should know before it begins, in lines.
-  virtual std::vector<std::string> notes() const { return {}; }
-  virtual std::vector<std::string> warnings() const { return {}; }
-  // Memory that it comes to hold later, beyond what a few steps have taken.
-  virtual double bytes_to_come() const { return 0; }
-  // The first step is the one after so many.
-  virtual void begin(std::int64_t steps_taken) = 0;
-  // With the optimizer's own rate times a factor; returns the rate.
-  virtual double set_rate(double factor) = 0;
-  virtual StepResult step(bool is_interrupted) = 0;
-  virtual Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) = 0;
-  // By clients, with rows of their own; nothing where there are none. Who could not is a sentence in `problems`.
-  virtual std::optional<Evaluation> evaluate_clients(std::vector<std::string>& /*problems*/) { return std::nullopt; }
-  // For checkpoints: on rank 0 all that the next step depends on.
-  virtual void save(ParameterSet& arrays) = 0;
-  virtual void restore(const ParameterSet& arrays) = 0;
 };
 
 // What people are told of a run before it begins, in lines.

@@ -21,7 +21,6 @@
 // DataParallel. docs/data_parallel.md tells the rest.
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -41,6 +40,7 @@
 #include <tutti/collective/communicator.hpp>
 #include <tutti/nn/buffers.hpp>
 #include <tutti/nn/rows.hpp>
+#include <tutti/nn/step_span.hpp>
 #include <tutti/nn/weighted_loss.hpp>
 #include <tutti/strategy/all_reduce_strategy.hpp>
 #include <tutti/strategy/compression.hpp>
@@ -74,15 +74,6 @@ struct DataParallelOptions {
   bool autocast = false;                 // bfloat16 where libtorch thinks fit
   std::uint64_t seed = 0;                // of what a step draws: dropout and the like
   Duration deadline = kDefaultDeadline;  // for a step
-};
-
-// A stretch of a step's time, of one replica.
-struct StepSpan {
-  int replica = 0;  // among those of all processes
-  event::SpanEnded::Kind kind = event::SpanEnded::Kind::compute;
-  std::string name = {};  // "forward"
-  std::chrono::steady_clock::time_point begin = {};
-  std::chrono::steady_clock::time_point end = {};
 };
 
 struct StepReport {
