@@ -656,6 +656,16 @@ OwnShards DataParallelEngine::own_shards() const {
           .count = static_cast<int>(inside_->own_shards.count),
           .of = inside_->shards};
 }
+std::vector<std::pair<std::string, torch::Tensor>> DataParallelEngine::private_parameters(int replica) const {
+  if (replica < 0 || replica >= inside_->workers)
+    throw UsageError(fmt::format("expected a replica from 0 to {}, found {}", inside_->workers - 1, replica));
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  if (!inside_->own) return result;
+  const std::vector<std::size_t>& which = inside_->own->parameters();
+  for (std::size_t k = 0; k < which.size(); ++k)
+    result.emplace_back(inside_->name_of(which[k]), inside_->own->variable(replica, k));
+  return result;
+}
 void DataParallelEngine::save(ParameterSet& state) { inside_->save(state); }
 void DataParallelEngine::restore(const ParameterSet& state) { inside_->restore(state); }
 CompressionTally DataParallelEngine::compression_tally() const {

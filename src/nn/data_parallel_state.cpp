@@ -101,13 +101,17 @@ void save_private(DataParallelEngine::Inside& inside, ParameterSet& state) {
   Communicator& world = *inside.options.world;
   const auto replicas = static_cast<std::size_t>(inside.options.replicas);
   const auto most = static_cast<int>(chunk(replicas, world.size(), 0).count);
+  std::vector<ParameterSet> by_replica(world.rank() == Rank{0} ? replicas : 0);
   for (int w = 0; w < most; ++w) {
-    const std::vector<ParameterSet> all = gather(world, private_state(inside, std::min(w, inside.workers - 1)));
+    std::vector<ParameterSet> all = gather(world, private_state(inside, std::min(w, inside.workers - 1)));
     for (std::size_t p = 0; p < all.size(); ++p) {
       const Slice its = chunk(replicas, world.size(), static_cast<int>(p));
-      if (static_cast<std::size_t>(w) < its.count) add_all(all[p], static_cast<int>(its.first) + w);
+      if (static_cast<std::size_t>(w) < its.count)
+        by_replica[its.first + static_cast<std::size_t>(w)] = std::move(all[p]);
     }
   }
+  for (std::size_t replica = 0; replica < by_replica.size(); ++replica)
+    add_all(by_replica[replica], static_cast<int>(replica));
 }
 
 void save_compression(DataParallelEngine::Inside& inside, ParameterSet& state) {

@@ -9,6 +9,8 @@
 #include <tutti/train/data_parallel_options.hpp>
 #include <tutti/train/torch_optimizer.hpp>
 
+#include "private_names.hpp"
+#include "replica_mixer.hpp"
 #include "shard_metrics.hpp"
 #include "training.hpp"
 
@@ -30,14 +32,22 @@ class DataParallelStepper final : public Stepper {
         world_(training.options.world),
         rule_(torch_options(run_->optimizer)),
         net_(made_net(*run_, training.weights, training.options.from)),
-        model_(net_, net_->groups(*rule_), *rule_, options_for(*run_, world_)),
-        has_private_(data_parallel_options(*run_).is_private != nullptr),
+        options_(options_for(*run_, *net_, world_)),
+        model_(net_, net_->groups(*rule_), *rule_, options_),
+        has_private_(private_names(run_->graph) != nullptr),
         evaluator_(run_, {.threads = local_replicas(), .world = has_private_ ? nullptr : world_}) {
     for (const torch::optim::OptimizerParamGroup& group : model_.optimizer().param_groups())
       rates_.push_back(group.options().get_lr());
+    if (!has_replica_mixer(*run_)) return;
+    mixer_ = make_replica_mixer(*run_, own_parameters());
+    mean_net_ = made_net(*run_, training.weights, training.options.from);
   }
 
-  std::string describe() const override { return model_.describe(); }
+  std::string describe() const override {
+    if (!mixer_) return model_.describe();
+    return fmt::format("{} replicas{}, each with parameters of its own; {}", options_.replicas,
+                       world_ == nullptr ? "" : fmt::format(" on {} processes", world_->size()), mixer_->describe());
+  }
 
   void begin(std::int64_t steps_taken) override {
     model_.go_on_after(static_cast<std::uint64_t>(steps_taken));
@@ -81,7 +91,10 @@ class DataParallelStepper final : public Stepper {
     }
     for (std::size_t m = 0; m < run_->metrics.size(); ++m)
       result.metrics.push_back({run_->metrics[m].name, value_of(run_->metrics[m].metric, metrics->total(m))});
-    result.spans = model_.report().spans;
+    if (mixer_ && model_.report().updated) mix(result);
+    std::vector<StepSpan> spans = model_.report().spans;
+    spans.insert(spans.end(), result.spans.begin(), result.spans.end());
+    result.spans = std::move(spans);
     result.times = times_of(result.spans);
     result.times.data = seconds_between(began, loaded);
     add_loading(result.spans, began, loaded);
@@ -89,12 +102,14 @@ class DataParallelStepper final : public Stepper {
   }
 
   Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
-    if (world_ == nullptr || !has_private_) return evaluator_.evaluate(net_, rows);
+    if (mixer_) fill_mean_net();
+    const std::shared_ptr<GraphModule>& net = mixer_ ? mean_net_ : net_;
+    if (world_ == nullptr || !has_private_) return evaluator_.evaluate(net, rows);
     // With replica 0's private parameters, which the first process has: it evaluates, and the others hear of it.
     Evaluation evaluation;
     std::vector<double> numbers(1 + run_->metrics.size());
     if (world_->rank() == Rank{0}) {
-      evaluation = evaluator_.evaluate(net_, rows);
+      evaluation = evaluator_.evaluate(net, rows);
       numbers[0] = evaluation.loss;
       for (std::size_t m = 0; m < evaluation.metrics.size(); ++m) numbers[1 + m] = evaluation.metrics[m].value;
     }
@@ -104,20 +119,85 @@ class DataParallelStepper final : public Stepper {
       evaluation.metrics.push_back({run_->metrics[m].name, numbers[1 + m]});
     return evaluation;
   }
-  void save(ParameterSet& arrays) override { model_.save(arrays); }
-  void restore(const ParameterSet& arrays) override { model_.restore(arrays); }
+
+  // Where replicas have parameters of their own, their mean is what others read, and what the first has goes by its
+  // number.
+  void save(ParameterSet& arrays) override {
+    if (!mixer_) return model_.save(arrays);
+    ParameterSet state;
+    model_.save(state);
+    const ParameterSet mean = mixer_->mean();
+    if (state.empty()) return;
+    for (const NamedArray& array : state) {
+      if (const NamedArray* its = mean.find(array.name())) {
+        arrays.add(its->layout(), its->bytes());
+      } else {
+        arrays.add(array.layout(), array.bytes());
+        if (mean.find(optimized_name(array.name())) == nullptr) continue;
+      }
+      arrays.add({kFirstReplica + array.name(), array.shape(), array.type()}, array.bytes());
+    }
+    mixer_->save(arrays);
+  }
+  void restore(const ParameterSet& arrays) override {
+    model_.restore(arrays);
+    if (mixer_) mixer_->restore(arrays);
+  }
 
  private:
-  static DataParallelOptions options_for(const Run& run, Communicator* world) {
-    DataParallelOptions options = data_parallel_options(run);
+  inline static const std::string kFirstReplica = "replica/0/";
+
+  // "hidden.weight" of "optimizer/momentum/hidden.weight"; nothing of other arrays.
+  static std::string optimized_name(const std::string& name) {
+    const std::string prefix = "optimizer/";
+    const std::size_t slash = name.starts_with(prefix) ? name.find('/', prefix.size()) : std::string::npos;
+    return slash == std::string::npos ? std::string() : name.substr(slash + 1);
+  }
+
+  OwnParameters own_parameters() const {
+    const std::function<bool(const std::string&)> stays = private_names(run_->graph);
+    OwnParameters own{.replicas = options_.replicas, .first = model_.own_shards().first, .world = world_};
+    for (int r = 0; r < model_.own_shards().count; ++r) {
+      std::vector<torch::Tensor>& tensors = own.tensors.emplace_back();
+      for (const auto& [name, tensor] : model_.private_parameters(r)) {
+        if (stays && stays(name)) continue;
+        if (r == 0) own.names.push_back(name);
+        tensors.push_back(tensor);
+      }
+    }
+    return own;
+  }
+
+  void mix(StepResult& result) {
+    const Clock::time_point began = Clock::now();
+    const double bytes = mixer_->after_update(static_cast<std::int64_t>(model_.steps_taken()) / run_->train.accumulate);
+    result.counts.push_back({"bytes_exchanged", bytes});
+    const OwnShards own = model_.own_shards();
+    for (int r = own.first; r < own.first + own.count; ++r)
+      result.spans.push_back({r, SpanKind::communication, "mix", began, Clock::now()});
+  }
+
+  // On all processes alike, but for what is private, which is replica 0's where somebody looks at it.
+  void fill_mean_net() {
+    ParameterSet all = mixer_->mean();
+    ParameterSet rest;
+    add_module(rest, *net_);
+    for (const NamedArray& array : rest) {
+      if (all.find(array.name()) == nullptr) all.add(array.layout(), array.bytes());
+    }
+    fill_module(all, *mean_net_);
+  }
+
+  static DataParallelOptions options_for(const Run& run, const GraphModule& net, Communicator* world) {
+    DataParallelOptions options = replica_options(run, net);
     options.world = world;
     return options;
   }
 
   int local_replicas() const {
-    const int replicas = data_parallel_options(*run_).replicas;
-    if (world_ == nullptr) return replicas;
-    return static_cast<int>(chunk(static_cast<std::size_t>(replicas), world_->size(), world_->rank().value).count);
+    if (world_ == nullptr) return options_.replicas;
+    return static_cast<int>(
+        chunk(static_cast<std::size_t>(options_.replicas), world_->size(), world_->rank().value).count);
   }
 
   // All replicas of the process wait for its rows.
@@ -154,11 +234,14 @@ class DataParallelStepper final : public Stepper {
   Communicator* world_;
   std::unique_ptr<torch::optim::OptimizerOptions> rule_;
   std::shared_ptr<GraphModule> net_;
+  DataParallelOptions options_;
   DataParallel<GraphModule> model_;
   bool has_private_;
   Evaluator evaluator_;
   std::vector<double> rates_;  // of each group of parameters, before any schedule
   std::optional<Loader> loader_;
+  std::unique_ptr<ReplicaMixer> mixer_;  // where replicas have all parameters to themselves
+  std::shared_ptr<GraphModule> mean_net_;
 };
 
 }  // namespace
@@ -166,7 +249,9 @@ class DataParallelStepper final : public Stepper {
 // Batch norm over single numbers needs two rows of them. That is said now, not at the end of the first epoch.
 void refuse_rows_alone(const Run& run, std::int64_t rows) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
-  const DataParallelOptions options = data_parallel_options(run);
+  const auto* all_reduce = parallel == nullptr ? nullptr : std::get_if<strategy::AllReduce>(&parallel->aggregation);
+  const DataParallelOptions options{.replicas = parallel == nullptr ? 1 : static_cast<int>(parallel->num_replicas),
+                                    .logical_shards = all_reduce == nullptr ? 0 : all_reduce->logical_shards};
   const std::int64_t shards = options.logical_shards > 0 ? options.logical_shards : options.replicas;
   const std::int64_t last = run.data.options.drop_last ? 0 : rows % run.data.batch_size;
   for (const auto& [batch, which] :

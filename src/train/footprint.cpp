@@ -11,11 +11,13 @@
 #include <tutti/collective/plan.hpp>
 #include <tutti/coordinate/client_selection.hpp>
 #include <tutti/coordinate/update_codec.hpp>
+#include <tutti/strategy/mixing.hpp>
 #include <tutti/sync/compression_plan.hpp>
 #include <tutti/sync/shard_fold.hpp>
 #include <tutti/train/found_partitions.hpp>
 #include <tutti/train/pipeline_forecast.hpp>
 
+#include "replica_mixer.hpp"
 #include "value_bytes.hpp"
 
 namespace tutti {
@@ -120,15 +122,19 @@ Footprint footprint_of(const Run& run) {
   const auto replicas = static_cast<double>(footprint.replicas);
 
   const std::vector<bool> is_private = private_parameters(graph);
-  std::vector<GradientShape> averaged;  // of all replicas
+  const bool are_apart = detail::has_replica_mixer(run);  // replicas have all parameters to themselves
+  std::vector<GradientShape> averaged;                    // of all replicas
+  double mixed = 0;
   double shared = 0;
   double own = 0;
   for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
     const GraphParameter& parameter = graph.parameters()[i];
     const double bytes = bytes_of({.shape = parameter.shape});
-    footprint.parameters += is_private[i] ? replicas * bytes : bytes;
+    const bool is_own = is_private[i] || are_apart;
+    footprint.parameters += is_own ? replicas * bytes : bytes;
+    if (!is_private[i]) mixed += bytes;
     if (parameter.is_frozen) continue;
-    (is_private[i] ? own : shared) += bytes;
+    (is_own ? own : shared) += bytes;
     if (!is_private[i]) averaged.push_back(parameter.shape);
   }
   for (const GraphNode& node : graph.nodes()) {
@@ -147,6 +153,16 @@ Footprint footprint_of(const Run& run) {
   if (method != nullptr) footprint.moved = moved_by(*method, static_cast<int>(footprint.replicas), averaged);
   if (parallel != nullptr && std::holds_alternative<strategy::ParameterServer>(parallel->aggregation))
     footprint.moved = 2 * replicas * shared;  // gradients there, parameters back
+  if (parallel != nullptr && parallel->sync_every > 1)
+    footprint.moved = 2 * (replicas - 1) * mixed / static_cast<double>(parallel->sync_every);
+  if (const auto* decentralized =
+          parallel == nullptr ? nullptr : std::get_if<strategy::Decentralized>(&parallel->aggregation)) {
+    const MixingMatrix mixing(decentralized->topology,
+                              {.replicas = static_cast<int>(footprint.replicas), .seed = run.seed});
+    double heard = 0;
+    for (int i = 0; i < mixing.size(); ++i) heard += static_cast<double>(mixing.neighbours(i).size());
+    footprint.moved = heard * mixed;
+  }
   if (std::holds_alternative<strategy::ModelParallel>(graph.effective_strategy()) && !wants_partitions(run)) {
     footprint.moved = 0;
     for (const PipelineTraffic& traffic : traffic_of(run)) *footprint.moved += traffic.bytes();

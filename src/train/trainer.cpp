@@ -29,12 +29,26 @@ using Json = nlohmann::ordered_json;
 using Fit = void (*)(Training&);
 using MakeStepper = std::unique_ptr<Stepper> (*)(const Training&);
 
+// All replicas take the same step at the same time.
+bool goes_in_step(const strategy::DataParallel& parallel) {
+  if (const auto* server = std::get_if<strategy::ParameterServer>(&parallel.aggregation))
+    return server->consistency == strategy::Consistency::synchronous;
+  const auto* decentralized = std::get_if<strategy::Decentralized>(&parallel.aggregation);
+  return decentralized == nullptr || !decentralized->gossip;
+}
+
+// Of clients and members: gradients are averaged in each step.
+bool is_plain(const strategy::Inner& inner) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&inner);
+  return parallel == nullptr ||
+         (std::holds_alternative<strategy::AllReduce>(parallel->aggregation) && parallel->sync_every == 1);
+}
+
 // Null where a strategy does not go step by step, or nothing carries it out yet.
 MakeStepper find_stepper(const Run& run) {
   const TrainingStrategy& strategy = run.graph.effective_strategy();
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
-  if (std::holds_alternative<strategy::Local>(strategy) ||
-      (parallel != nullptr && std::holds_alternative<strategy::AllReduce>(parallel->aggregation)))
+  if (std::holds_alternative<strategy::Local>(strategy) || (parallel != nullptr && goes_in_step(*parallel)))
     return run.phases.empty() ? make_data_parallel_stepper : make_phased_stepper;
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) return make_model_parallel_stepper;
   if (std::holds_alternative<strategy::Federated>(strategy)) return make_federated_stepper;
@@ -289,9 +303,9 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   if (const auto* federated = std::get_if<strategy::Federated>(&strategy)) {
     if (processes > 1)
       return fmt::format("the clients of Federated are simulated by one process, and there are {}", processes);
-    const auto* inner = std::get_if<strategy::DataParallel>(&federated->inner);
-    if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
-      return fmt::format("nothing carries this strategy of clients out yet: {}", to_string(TrainingStrategy(*inner)));
+    if (!detail::is_plain(federated->inner))
+      return fmt::format("inner: replicas of a client average gradients in each step by AllReduce, found {}",
+                         to_string(TrainingStrategy(std::get<strategy::DataParallel>(federated->inner))));
   }
   if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy)) {
     if (population->population_size < processes)
@@ -300,9 +314,9 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
     if (population->threads > 0 && population->threads < processes)
       return fmt::format("threads: expected at least one for each of {} processes, found {}", processes,
                          population->threads);
-    const auto* inner = std::get_if<strategy::DataParallel>(&population->inner);
-    if (inner != nullptr && !std::holds_alternative<strategy::AllReduce>(inner->aggregation))
-      return fmt::format("nothing carries this strategy of members out yet: {}", to_string(TrainingStrategy(*inner)));
+    if (!detail::is_plain(population->inner))
+      return fmt::format("inner: replicas of a member average gradients in each step by AllReduce, found {}",
+                         to_string(TrainingStrategy(std::get<strategy::DataParallel>(population->inner))));
   }
   const auto workers = static_cast<int>(run.workers.size());
   if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {

@@ -2,6 +2,7 @@
 tutti_test(property/aggregation_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(property/auto_partition_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(property/damaged_safetensors_test LINKS tutti_base fmt::fmt ONE_THREAD)
+tutti_test(property/mixing_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(property/pipeline_schedule_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(property/plan_test LINKS tutti_collective)
 tutti_suite(collectives SOURCES property/collectives_test.cpp LINKS tutti_collective)

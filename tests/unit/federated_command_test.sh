@@ -122,7 +122,7 @@ refused "a round needs 9 updates, and asks 6 clients" --set 'graph.strategy.roun
 refused "graph.strategy.num_clients: 120 rows to train with cannot be dealt out to 121 clients" --set graph.strategy.num_clients=121
 refused "data.client_split.method" --set 'data.client_split={"method": "Dirchlet"}'
 refused "data.client_split: expected a file for each of 12 clients, found 1" --set 'data.client_split={"method": "Files"}'
-refused "nothing carries this strategy of clients out yet: DataParallel" \
+refused "inner: replicas of a client average gradients in each step by AllReduce, found DataParallel" \
   --set 'graph.strategy.inner={"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "ParameterServer"}}'
 expect 0 "clients on 1 thread, with replicas on more" "${short[@]}" --output inner --set graph.strategy.threads=1 \
   --set 'graph.strategy.inner={"type": "DataParallel", "num_replicas": 2, "aggregation": {"method": "AllReduce"}}'

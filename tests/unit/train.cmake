@@ -4,6 +4,7 @@ if(TUTTI_WITH_TORCH)
              SOURCES unit/checkpoint_test.cpp unit/evaluation_test.cpp unit/federated_train_test.cpp unit/model_parallel_test.cpp
                      unit/model_parallel_faults_test.cpp unit/model_parallel_graphs_test.cpp
                      unit/model_parallel_replicas_test.cpp unit/pipeline_forecast_test.cpp unit/population_train_test.cpp
+                     unit/replica_mixing_test.cpp
                      unit/trainer_test.cpp)
   target_compile_definitions(unit_train_tests PRIVATE TUTTI_VECTORS="${CMAKE_CURRENT_SOURCE_DIR}/vectors")
   if(NOT TUTTI_SANITIZE)

@@ -369,7 +369,8 @@ TEST(TrainingStrategyRefuses, AWrongDataParallel) {
       {with_aggregation(R"({"method": @"FedAvg"})"),
        "aggregation.method: expected one of " + methods + ", found \"FedAvg\""},
       {with_aggregation(R"({"method": "AllReduce"}, @"seed": 1)"),
-       "unknown key \"seed\"; known are \"type\", \"num_replicas\" and \"aggregation\""},
+       "unknown key \"seed\"; known are \"type\", \"num_replicas\", \"aggregation\", \"sync_every\" and "
+       "\"outer\""},
   });
 }
 

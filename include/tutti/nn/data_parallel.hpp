@@ -111,6 +111,7 @@ class DataParallelEngine {
   std::uint64_t steps_taken() const;
   void go_on_after(std::uint64_t steps);
   OwnShards own_shards() const;
+  std::vector<std::pair<std::string, torch::Tensor>> private_parameters(int replica) const;
   void save(ParameterSet& state);
   void restore(const ParameterSet& state);
   CompressionTally compression_tally() const;
@@ -212,6 +213,11 @@ class DataParallel {
   // Which shards this process computes: row i of a batch belongs to shard i mod own_shards().of. slice_rows(batch,
   // rows) is asked for `rows` of the batch of all processes, and row_count(batch) says how many these are.
   OwnShards own_shards() const { return engine_.own_shards(); }
+  // Those that a replica of this process has to itself, the first of the process being 0: for whoever brings replicas
+  // together between steps. Their memory stays the same.
+  std::vector<std::pair<std::string, torch::Tensor>> private_parameters(int replica) const {
+    return engine_.private_parameters(replica);
+  }
   // For checkpoints: all that the next step depends on, added to `state` under names of their own: parameters, buffers
   // and what the optimizer keeps; private ones of all replicas, buffers of all shards, what was accumulated or
   // compressed away. restore() goes on from there, also with another number of replicas; arrays that it does not know

@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with AllReduce.
+// Of Local one replica. A UsageError for a strategy that is neither Local nor DataParallel with gradients that are
+// averaged in each step: by AllReduce, or by a ParameterServer that is synchronous.
 DataParallelOptions data_parallel_options(const Run& run);
 // Of a client's replicas, which share all parameters.
 DataParallelOptions data_parallel_options(const Run& run, const strategy::DataParallel& parallel);

@@ -1,0 +1,60 @@
+// With whom replicas average their parameters after each step, and how much each counts: a matrix whose rows and
+// columns add up to 1, so that the mean over all replicas stays what it is.
+//
+//   const MixingMatrix mixing(strategy::Topology::ring, {.replicas = 8});
+//   for (const MixingWeight& its : mixing.row(3)) mixed += its.weight * parameters[its.replica];
+//   mixing.spectral_gap();                     // by which share differences shrink in a step, at least
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <tutti/strategy/data_parallel.hpp>
+
+namespace tutti {
+
+struct MixingWeight {
+  int replica = 0;
+  double weight = 0;
+  friend bool operator==(const MixingWeight&, const MixingWeight&) = default;
+};
+
+struct MixingOptions {
+  int replicas = 1;
+  std::uint64_t seed = 0;  // of the topology random
+};
+
+// Neighbours of replica i, of n:
+//   ring          i - 1 and i + 1
+//   complete      all
+//   exponential   i - 1, i - 2, i - 4, ...: whom it hears, and not who hears it
+//   torus         four, in a grid as square as n allows; a ring where n is prime
+//   random        before and behind it in two circles that the seed draws
+// All count alike; where they have neighbours of different numbers (random), as Metropolis and Hastings weigh them.
+class MixingMatrix {
+ public:
+  // A UsageError where there is no replica.
+  MixingMatrix(strategy::Topology topology, const MixingOptions& options);
+
+  int size() const { return replicas_; }
+  // What a replica's parameters become: by number, itself among them.
+  std::vector<MixingWeight> row(int replica) const;
+  // Whom it hears, without itself, by number.
+  std::vector<int> neighbours(int replica) const;
+
+  // The norm of what the matrix does to differences from the mean: for a matrix as these, the absolute value of its
+  // second eigenvalue. 0 where one step makes all alike.
+  double second_eigenvalue() const;
+  double spectral_gap() const { return 1 - second_eigenvalue(); }
+
+ private:
+  double second_of_random() const;
+
+  strategy::Topology topology_;
+  int replicas_;
+  std::pair<int, int> grid_ = {1, 1};     // of a torus: rows and columns
+  std::vector<std::vector<int>> random_;  // neighbours, by replica
+};
+
+}  // namespace tutti

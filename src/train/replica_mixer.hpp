@@ -1,0 +1,56 @@
+// What replicas do with each other's parameters that have all of them to themselves: after each update they mix them
+// with their neighbours', or every so many updates they change what they have in common by the mean of what became of
+// it.
+//
+//   const std::unique_ptr<ReplicaMixer> mixer = make_replica_mixer(run, own);
+//   mixer->after_update(updates);          // so many there were
+//   ParameterSet mean = mixer->mean();     // what is evaluated, and exported
+//
+// With a world all processes make the same calls. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+#include <tutti/base/parameter_set.hpp>
+#include <tutti/collective/communicator.hpp>
+#include <tutti/graph/graph_module.hpp>
+#include <tutti/nn/data_parallel.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti::detail {
+
+// Of the replicas of this process.
+struct OwnParameters {
+  int replicas = 1;  // of all processes
+  int first = 0;     // of this one's
+  std::vector<std::string> names = {};
+  std::vector<std::vector<torch::Tensor>> tensors = {};  // by replica
+  Communicator* world = nullptr;
+};
+
+class ReplicaMixer {
+ public:
+  virtual ~ReplicaMixer() = default;
+
+  // A clause, for people.
+  virtual std::string describe() const = 0;
+  // Returns how many bytes of parameters replicas have given to others.
+  virtual double after_update(std::int64_t updates) = 0;
+  // Of all replicas.
+  virtual ParameterSet mean() = 0;
+  // What it keeps between steps, on every process alike.
+  virtual void save(ParameterSet& /*arrays*/) const {}
+  virtual void restore(const ParameterSet& /*arrays*/) {}
+};
+
+// Whether replicas of this run have all parameters to themselves.
+bool has_replica_mixer(const Run& run);
+// As data_parallel_options(); where there is a mixer, with all parameters private.
+DataParallelOptions replica_options(const Run& run, const GraphModule& net);
+std::unique_ptr<ReplicaMixer> make_replica_mixer(const Run& run, OwnParameters own);
+
+}  // namespace tutti::detail

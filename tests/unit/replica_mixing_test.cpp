@@ -1,0 +1,302 @@
+// Runs whose replicas have all parameters to themselves: mixed with those of neighbours, or brought together every so
+// many steps.
+#include <tutti/train/trainer.hpp>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tutti/coordinate/outer_optimizer.hpp>
+#include <tutti/nn/tensor_set.hpp>
+#include <tutti/strategy/mixing.hpp>
+#include <tutti/train/batch.hpp>
+#include <tutti/train/footprint.hpp>
+
+#include "support/scratch_folder.hpp"
+#include "support/train_runs.hpp"
+#include "support/usage_error.hpp"
+
+namespace tutti::replica_mixing_test {
+namespace {
+
+using namespace tutti::testing;  // NOLINT: what this file is about
+using ::testing::HasSubstr;
+
+Json decentralized(int replicas, const std::string& topology) {
+  return {{"type", "DataParallel"},
+          {"num_replicas", replicas},
+          {"aggregation", {{"method", "Decentralized"}, {"topology", topology}}}};
+}
+
+Json every(int replicas, int steps, const Json& outer = nullptr) {
+  Json strategy{{"type", "DataParallel"},
+                {"num_replicas", replicas},
+                {"aggregation", {{"method", "AllReduce"}}},
+                {"sync_every", steps}};
+  if (!outer.is_null()) strategy["outer"] = outer;
+  return strategy;
+}
+
+// Nothing is drawn in a step, and nothing runs along: plain loops can follow it.
+Json plain_run(const std::filesystem::path& output, const Json& strategy) {
+  Json run = small_run(output);
+  run["graph"] = Json::parse(R"({"inputs": {"point": [4]}, "nodes": [
+      {"id": "hidden", "op": "linear", "inputs": ["point"], "units": 6},
+      {"id": "act", "op": "tanh", "inputs": ["hidden"]},
+      {"id": "logits", "op": "linear", "inputs": ["act"], "units": 3}], "outputs": ["logits"]})");
+  run["graph"]["strategy"] = strategy;
+  run["optimizer"] = {{"name", "sgd"}, {"lr", 0.1}};
+  run["metrics"] = {"accuracy"};
+  return run;
+}
+
+// The same by hand: replicas that each take a step of plain gradient descent on their rows.
+class ByHand {
+ public:
+  explicit ByHand(const tutti::Run& run)
+      : run_(run), data_(open_data(run)), sampler_({.rows = data_.train->size(), .batch_size = 10, .seed = run.seed}) {
+    const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
+    for (std::int64_t i = 0; i < parallel.num_replicas; ++i)
+      nets_.push_back(std::make_shared<GraphModule>(run.graph, run.seed));
+  }
+
+  void step(std::int64_t step) {
+    const std::vector<std::int64_t> rows = sampler_.rows_of(step).numbers;
+    for (std::size_t r = 0; r < nets_.size(); ++r) {
+      std::vector<std::int64_t> own;
+      for (std::size_t i = r; i < rows.size(); i += nets_.size()) own.push_back(rows[i]);
+      const DataRows batch = data_.train->rows(own);
+      const torch::Tensor output = nets_[r]->forward(graph_inputs(run_, batch)).front();
+      nets_[r]->zero_grad();
+      run_.loss.compute(output, batch.target).loss.backward();
+      const torch::NoGradGuard no_gradients;
+      for (torch::Tensor& parameter : nets_[r]->parameters()) parameter.sub_(0.1 * parameter.grad());
+    }
+  }
+
+  std::vector<std::shared_ptr<GraphModule>>& nets() { return nets_; }
+
+  torch::Tensor mean(const std::string& name) const {
+    torch::Tensor sum;
+    for (const auto& net : nets_) {
+      const torch::Tensor its = net->named_parameters()[name].detach().to(torch::kFloat64);
+      sum = sum.defined() ? sum + its : its;
+    }
+    return sum / static_cast<double>(nets_.size());
+  }
+
+ private:
+  const tutti::Run& run_;
+  DataSplits data_;
+  Sampler sampler_;
+  std::vector<std::shared_ptr<GraphModule>> nets_;
+};
+
+void expect_close(const ParameterSet& arrays, const std::string& name, const torch::Tensor& expected) {
+  const torch::Tensor its = tensor_of(arrays.at(name)).to(torch::kFloat64);
+  EXPECT_LT((its - expected.to(torch::kFloat64)).abs().max().item<double>(), 2e-6) << name;
+}
+
+TEST(Decentralized, MixesParametersAsTheMatrixSays) {
+  const ScratchFolder scratch;
+  for (const char* topology : {"ring", "complete", "exponential", "torus", "random"}) {
+    SCOPED_TRACE(topology);
+    const tutti::Run run = read_small(plain_run(scratch / topology, decentralized(5, topology)));
+    const Trained trained = train_small(run);
+    const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
+    const MixingMatrix mixing(std::get<strategy::Decentralized>(parallel.aggregation).topology,
+                              {.replicas = 5, .seed = run.seed});
+    ByHand by_hand(run);
+    for (std::int64_t step = 0; step < 14; ++step) {
+      by_hand.step(step);
+      std::vector<std::map<std::string, torch::Tensor>> mixed(5);
+      for (int i = 0; i < 5; ++i) {
+        for (const MixingWeight& its : mixing.row(i)) {
+          for (const auto& item : by_hand.nets()[static_cast<std::size_t>(its.replica)]->named_parameters()) {
+            const torch::Tensor part = its.weight * item.value().detach().to(torch::kFloat64);
+            torch::Tensor& sum = mixed[static_cast<std::size_t>(i)][item.key()];
+            sum = sum.defined() ? sum + part : part;
+          }
+        }
+      }
+      const torch::NoGradGuard no_gradients;
+      for (std::size_t i = 0; i < 5; ++i) {
+        for (auto& item : by_hand.nets()[i]->named_parameters()) item.value().copy_(mixed[i][item.key()]);
+      }
+    }
+    const ParameterSet arrays = arrays_in(trained.result.last_checkpoint);
+    for (const auto& item : by_hand.nets()[0]->named_parameters()) {
+      expect_close(arrays, item.key(), by_hand.mean(item.key()));
+      for (std::size_t r = 0; r < 5; ++r)
+        expect_close(arrays, "replica/" + std::to_string(r) + "/" + item.key(),
+                     by_hand.nets()[r]->named_parameters()[item.key()].detach());
+    }
+  }
+}
+
+TEST(StepsByThemselves, ChangeWhatReplicasHaveInCommonAsTheOuterRuleSays) {
+  const ScratchFolder scratch;
+  for (const Json& outer :
+       {Json({{"method", "FedAvg"}}), Json({{"method", "FedAvgM"}, {"momentum", 0.9}, {"lr", 0.7}, {"nesterov", true}}),
+        Json({{"method", "FedAdam"}, {"lr", 0.05}})}) {
+    SCOPED_TRACE(outer.dump());
+    const tutti::Run run = read_small(plain_run(scratch / outer["method"].get<std::string>(), every(3, 4, outer)));
+    const Trained trained = train_small(run);
+    ByHand by_hand(run);
+    ParameterSet common;
+    for (const auto& item : by_hand.nets()[0]->named_parameters())
+      add_tensor(common, item.key(), item.value().detach());
+    const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
+    OuterOptimizer optimizer(
+        std::visit([](const auto& its) { return strategy::FederatedAggregation(its); }, parallel.outer));
+    for (std::int64_t step = 0; step < 14; ++step) {
+      by_hand.step(step);
+      if ((step + 1) % 4 != 0) continue;
+      Change change;
+      for (const NamedArray& array : common) {
+        const torch::Tensor its = (by_hand.mean(array.name()) - tensor_of(array).to(torch::kFloat64)).contiguous();
+        change.emplace_back(its.data_ptr<double>(), its.data_ptr<double>() + its.numel());
+      }
+      optimizer.step(common, change);
+      const torch::NoGradGuard no_gradients;
+      for (const auto& net : by_hand.nets()) {
+        for (auto& item : net->named_parameters()) item.value().copy_(tensor_of(common.at(item.key())));
+      }
+    }
+    // The last two steps were taken alone: what is read is the mean.
+    const ParameterSet arrays = arrays_in(trained.result.last_checkpoint);
+    for (const NamedArray& array : common) {
+      expect_close(arrays, array.name(), by_hand.mean(array.name()));
+      expect_close(arrays, "outer/common/" + array.name(), tensor_of(array));
+    }
+  }
+}
+
+TEST(StepsByThemselves, AreNotStepsOfTheMean) {
+  const ScratchFolder scratch;
+  Json document = plain_run(scratch / "local", every(2, 2));
+  document["train"] = {{"steps", 2}};
+  document["data"]["rows"] = 60;
+  const Trained local = train_small(read_small(document));
+  // Two steps of each replica, and the mean of both, are not two steps of the mean.
+  document["output"] = (scratch / "together").string();
+  document["graph"]["strategy"] = data_parallel(2);
+  const Trained together = train_small(read_small(document));
+  const auto weights = [](const Trained& its) {
+    return tensor_of(arrays_in(its.result.last_checkpoint).at("hidden.weight"));
+  };
+  EXPECT_FALSE(weights(local).equal(weights(together)));
+}
+
+// On threads and on processes, without a break and with one at any step, and with more or fewer processes after it.
+TEST(ReplicaMixing, HasTheSameBitsWhereverReplicasAreAndAfterAResume) {
+  const ScratchFolder scratch;
+  int number = 0;
+  const auto name = [&] { return scratch / std::to_string(number++); };
+  for (const Json& strategy : {decentralized(4, "ring"), decentralized(5, "exponential"), decentralized(4, "random")}) {
+    SCOPED_TRACE(strategy.dump());
+    Json document = small_run(name());
+    document["graph"]["strategy"] = strategy;
+    document["data"]["drop_last"] = true;  // two rows for batch norm in each place
+    const ParameterSet whole = arrays_in(train_small(read_small(document)).result.last_checkpoint);
+    for (const int processes : {2, 3}) {
+      document["output"] = name().string();
+      EXPECT_EQ(arrays_in(train_small(read_small(document), {.processes = processes}).result.last_checkpoint), whole)
+          << processes << " processes";
+    }
+    for (const std::int64_t at : {1, 6, 13}) {
+      document["output"] = name().string();
+      (void)train_small(read_small(document), {.interrupt_at = at});
+      EXPECT_EQ(arrays_in(train_small(read_small(document), {.processes = 2, .resume = true}).result.last_checkpoint),
+                whole)
+          << "from step " << at;
+    }
+  }
+}
+
+TEST(ReplicaMixing, GoesOnWithTheSameBitsBetweenTwoMeetings) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const int processes : {1, 2}) {
+    for (const Json& outer : {Json(), Json({{"method", "FedAvgM"}, {"lr", 0.7}, {"nesterov", true}})}) {
+      Json document = small_run(scratch / std::to_string(number++));
+      document["graph"]["strategy"] = every(4, 3, outer);
+      const ParameterSet whole =
+          arrays_in(train_small(read_small(document), {.processes = processes}).result.last_checkpoint);
+      for (const std::int64_t at : {2, 6, 7}) {
+        document["output"] = (scratch / std::to_string(number++)).string();
+        (void)train_small(read_small(document), {.processes = processes, .interrupt_at = at});
+        EXPECT_EQ(
+            arrays_in(
+                train_small(read_small(document), {.processes = processes, .resume = true}).result.last_checkpoint),
+            whole)
+            << outer.dump() << " on " << processes << " from step " << at;
+      }
+    }
+  }
+}
+
+TEST(ReplicaMixing, LeavesPrivateParametersToTheirReplicas) {
+  const ScratchFolder scratch;
+  for (const Json& strategy : {decentralized(3, "complete"), every(3, 2)}) {
+    SCOPED_TRACE(strategy.dump());
+    Json document = small_run(scratch / strategy["aggregation"]["method"].get<std::string>());
+    document["graph"]["strategy"] = strategy;
+    document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+    const ParameterSet arrays = arrays_in(train_small(read_small(document)).result.last_checkpoint);
+    const auto of = [&](int replica, const std::string& name) {
+      return tensor_of(arrays.at("replica/" + std::to_string(replica) + "/" + name));
+    };
+    EXPECT_FALSE(of(1, "body.wide.weight").equal(of(2, "body.wide.weight")));
+    EXPECT_TRUE(of(1, "hidden.weight").equal(of(2, "hidden.weight")));  // they have just been brought together
+  }
+}
+
+TEST(ReplicaMixing, TellsItsNeighboursTheSpectralGapAndBytes) {
+  const ScratchFolder scratch;
+  const Trained ring = train_small(read_small(plain_run(scratch / "ring", decentralized(4, "ring"))));
+  EXPECT_THAT(ring.told->of<event::RunStarted>()[0].engine, HasSubstr("topology ring: spectral gap 0.667"));
+  const auto bytes_of = [](const event::StepEnded& step) {
+    for (const NamedNumber& count : step.counts) {
+      if (count.name == "bytes_exchanged") return count.value;
+    }
+    return -1.0;
+  };
+  constexpr double kParameters = 4.0 * (6 * 4 + 6 + 3 * 6 + 3);
+  // Each hears two others, in memory that is laid out in words of eight bytes.
+  EXPECT_NEAR(bytes_of(ring.told->of<event::StepEnded>()[3]), 8 * kParameters, 8 * 4 * 4);
+  const tutti::Run run = read_small(plain_run(scratch / "alone", every(3, 5)));
+  EXPECT_EQ(footprint_of(run).moved, 2 * 2 * kParameters / 5);
+  const Trained alone = train_small(run);
+  EXPECT_EQ(bytes_of(alone.told->of<event::StepEnded>()[3]), 0);
+  EXPECT_GT(bytes_of(alone.told->of<event::StepEnded>()[4]), 0);
+}
+
+TEST(SynchronousParameterServer, ComputesWhatAllReduceDoes) {
+  const ScratchFolder scratch;
+  for (const int processes : {1, 2}) {
+    Json document = small_run(scratch / ("server" + std::to_string(processes)));
+    document["graph"]["strategy"] = {
+        {"type", "DataParallel"}, {"num_replicas", 3}, {"aggregation", {{"method", "ParameterServer"}}}};
+    const Trained server = train_small(read_small(document), {.processes = processes});
+    document["output"] = (scratch / ("centralized" + std::to_string(processes))).string();
+    document["graph"]["strategy"] = data_parallel(3, {{"algorithm", "Centralized"}});
+    const Trained all_reduce = train_small(read_small(document), {.processes = processes});
+    EXPECT_EQ(arrays_in(server.result.last_checkpoint), arrays_in(all_reduce.result.last_checkpoint));
+  }
+}
+
+TEST(StepsByThemselves, RefuseAnEngineThatIsNotThere) {
+  const ScratchFolder scratch;
+  Json strategy = every(2, 3);
+  strategy["aggregation"]["algorithm"] = "Gloo";
+  EXPECT_EQ(usage_error([&] { (void)train_small(read_small(plain_run(scratch / "run", strategy))); }),
+            "algorithm: Gloo is for processes, and replicas are threads of one");
+}
+
+}  // namespace
+}  // namespace tutti::replica_mixing_test
