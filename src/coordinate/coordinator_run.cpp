@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
 
+#include "waiting.hpp"
+
 namespace tutti {
 
 void CoordinatorRun::State::end(std::exception_ptr failure) {
@@ -19,9 +21,14 @@ bool CoordinatorRun::State::has_ended() const {
   return has_ended_;
 }
 
+std::exception_ptr CoordinatorRun::State::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 bool CoordinatorRun::State::wait(Duration wait) const {
   std::unique_lock lock(mutex_);
-  if (!ends_.wait_for(lock, wait, [&] { return has_ended_; })) return false;
+  if (!detail::wait(ends_, lock, Deadline::after(wait), [&] { return has_ended_; })) return false;
   if (failure_) std::rethrow_exception(failure_);
   return true;
 }

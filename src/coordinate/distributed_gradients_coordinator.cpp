@@ -1,7 +1,6 @@
 #include <tutti/coordinate/distributed_gradients_coordinator.hpp>
 
-#include <algorithm>
-#include <type_traits>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,72 +10,18 @@
 #include "update_thread.hpp"
 
 namespace tutti {
-namespace {
-
-struct Gradients {
-  std::shared_ptr<const ParameterSet> values;
-  GradientOrigin origin;
-  std::shared_ptr<ParameterSet> own;  // the same, where they were merged and may be changed
-};
-
-template <typename T>
-T times(T value, double factor) {
-  if constexpr (requires { value.to_float(); })
-    return T::from_float(static_cast<float>(static_cast<double>(value.to_float()) * factor));
-  else
-    return static_cast<T>(static_cast<double>(value) * factor);
-}
-
-template <typename T>
-T sum(T a, T b) {
-  if constexpr (requires { a.to_float(); })
-    return T::from_float(a.to_float() + b.to_float());
-  else
-    return static_cast<T>(a + b);
-}
-
-void multiply(ParameterSet& set, double factor) {
-  if (factor == 1) return;
-  for (NamedArray& array : set) {
-    dispatch(array.type(), [&]<typename T>(std::type_identity<T>) {
-      for (T& value : array.values<T>()) value = times(value, factor);
-    });
-  }
-}
-
-// Both times what they count for. They are as old as the older one.
-void merge_gradients(Gradients& newest, Gradients&& added) {
-  if (!newest.own) {
-    newest.own = std::make_shared<ParameterSet>(*newest.values);
-    newest.values = newest.own;
-  }
-  multiply(*newest.own, newest.origin.weight);
-  for (std::size_t i = 0; i < newest.own->size(); ++i) {
-    dispatch((*newest.own)[i].type(), [&]<typename T>(std::type_identity<T>) {
-      const std::span<T> to = (*newest.own)[i].values<T>();
-      const std::span<const T> from = (*added.values)[i].values<T>();
-      for (std::size_t j = 0; j < to.size(); ++j) to[j] = sum(to[j], times(from[j], added.origin.weight));
-    });
-  }
-  newest.origin.weight = 1;
-  const ModelSnapshot& base = added.origin.base;
-  if (base.parameters && (!newest.origin.base.parameters || base.version < newest.origin.base.version))
-    newest.origin.base = base;
-}
-
-}  // namespace
 
 struct DistributedGradientsCoordinator::Parts {
-  using Thread = detail::UpdateThread<Gradients>;
+  using Thread = detail::UpdateThread<detail::GoodGradients>;
 
-  Parts(std::unique_ptr<UpdateRule> rule, GradientsCoordinatorOptions its)
+  Parts(std::unique_ptr<UpdateRule> rule, const GradientsCoordinatorOptions& its)
       : options(its),
         applier(std::make_shared<detail::GradientApplier>(std::move(rule), its.mode, its.staleness)),
-        thread(
-            {.capacity = its.capacity,
-             .take = [applier = applier](Gradients& gradients) { applier->apply(*gradients.values, gradients.origin); },
-             .finish = {},
-             .merge = its.when_full == WhenFull::merge ? merge_gradients : Thread::Merge()}) {
+        thread({.capacity = its.capacity,
+                .noun = "sets of gradients",
+                .take = [applier = applier](detail::GoodGradients& gradients,
+                                            std::int64_t&) { applier->apply(gradients); },
+                .merge = its.when_full == WhenFull::merge ? detail::merge_gradients : nullptr}) {
     if (its.capacity < 1) throw UsageError("capacity: expected room for at least one set of gradients, found 0");
   }
 
@@ -97,6 +42,8 @@ DistributedGradientsCoordinator::~DistributedGradientsCoordinator() = default;
 
 void DistributedGradientsCoordinator::set_parameters(GradientChangeMode mode) { parts_->applier->set_mode(mode); }
 
+void DistributedGradientsCoordinator::set_rate_factor(double factor) { parts_->applier->set_rate_factor(factor); }
+
 void DistributedGradientsCoordinator::set_model_parameters(ParameterSet parameters) {
   parts_->applier->set_model(std::move(parameters));
 }
@@ -116,15 +63,9 @@ std::int64_t DistributedGradientsCoordinator::version() const { return parts_->a
 
 void DistributedGradientsCoordinator::add_gradients(std::shared_ptr<const ParameterSet> gradients,
                                                     const GradientOrigin& origin) {
-  if (!gradients) throw UsageError("expected gradients, found none");
-  parts_->applier->refuse_unless_good(*gradients, origin);
+  detail::GoodGradients good = parts_->applier->good(std::move(gradients), origin);
   const GradientsCoordinatorOptions& options = parts_->options;
-  const bool waits = options.when_full == WhenFull::block;
-  const auto added =
-      parts_->thread.add({std::move(gradients), origin, nullptr}, waits ? options.deadline : Duration::zero());
-  if (added) return;
-  throw Error(fmt::format("{} sets of gradients wait already{}", options.capacity,
-                          waits ? fmt::format(", and none was applied for {}", to_string(options.deadline)) : ""));
+  parts_->thread.add(std::move(good), options.when_full == WhenFull::block ? options.deadline : Duration::zero());
 }
 
 void DistributedGradientsCoordinator::add_gradients(ParameterSet gradients, const GradientOrigin& origin) {

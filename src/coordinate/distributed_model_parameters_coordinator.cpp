@@ -24,6 +24,9 @@ struct ChildParameters {
   ChildUpdate update;
 };
 
+// Sums of fewer than 1e108 of them are no infinity, and neither are products with any number of a float32.
+constexpr double kMostWeight = 1e200;
+
 // The change of the main model by which it becomes what the merger makes of the sets.
 Change merged_change(const Merger& merger, const std::vector<ChildParameters>& sets, const ParameterSet& main) {
   std::vector<ClientUpdate> updates;
@@ -45,74 +48,103 @@ const ChildParameters& best_of(const std::vector<ChildParameters>& sets) {
 
 struct DistributedModelParametersCoordinator::Parts {
   // Outlived by nothing but a thread that hangs, which has a share in it.
-  struct Merging {
+  class Merging {
+   public:
     explicit Merging(const ParametersCoordinatorOptions& its) : options(its) {}
 
-    void take(ChildParameters& its) {
-      const std::lock_guard lock(mutex);
-      group.push_back(std::move(its));
-      if (std::ssize(group) >= options.merge_every) merge();
+    // On the coordinator's thread. How many are merged, or lost with what fails.
+    void take(ChildParameters& its, std::int64_t& settled) {
+      settled = 0;
+      std::vector<ChildParameters> full;
+      {
+        const std::lock_guard lock(mutex_);
+        group_.push_back(std::move(its));
+        if (std::ssize(group_) < options.merge_every) return;
+        full = std::exchange(group_, {});
+      }
+      settled = std::ssize(full);
+      merge(full);
     }
 
-    void finish() {
-      const std::lock_guard lock(mutex);
-      if (!group.empty()) merge();
+    void merge_rest(std::int64_t& settled) {
+      std::vector<ChildParameters> rest;
+      {
+        const std::lock_guard lock(mutex_);
+        rest = std::exchange(group_, {});
+      }
+      settled = std::ssize(rest);
+      if (!rest.empty()) merge(rest);
     }
 
-    void merge() {
+    std::int64_t drop() {
+      const std::lock_guard lock(mutex_);
+      return std::ssize(std::exchange(group_, {}));
+    }
+
+    void take_layout(const ParameterSet& parameters) {
+      if (parameters.empty()) throw UsageError("expected parameters, found a set without arrays");
+      refuse_not_finite(parameters);
+      const std::lock_guard lock(mutex_);
+      if (!layout_)
+        layout_ = std::make_shared<const ParameterSet>(set_with_layouts(layout_words(parameters)));
+      else
+        refuse_another(*layout_, parameters);
+    }
+
+    void refuse_unless_good(const ParameterSet& parameters) const {
+      std::shared_ptr<const ParameterSet> expected;
+      {
+        const std::lock_guard lock(mutex_);
+        expected = layout_;
+      }
+      if (!expected) throw UsageError("there are no parameters yet to merge into");
+      refuse_another(*expected, parameters);
+      refuse_not_finite(parameters);
+    }
+
+    const ParametersCoordinatorOptions options;
+    MainModel model;
+
+   private:
+    static void refuse_another(const ParameterSet& expected, const ParameterSet& found) {
+      if (const std::string difference = expected.layout_difference(found); !difference.empty())
+        throw UsageError(fmt::format("these parameters are of another model: {}", difference));
+    }
+
+    static void refuse_not_finite(const ParameterSet& parameters) {
+      for (const NamedArray& array : parameters) {
+        if (!has_finite_numbers(array))
+          throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", array.name()));
+      }
+    }
+
+    void merge(const std::vector<ChildParameters>& group) {
       model.change([&](ParameterSet& main, std::int64_t) {
         if (std::holds_alternative<BestOfChildren>(options.merger))
           main = *best_of(group).values;
         else
           OuterOptimizer(strategy::FedAvg{}).step(main, merged_change(options.merger, group, main));
+        if (!std::ranges::all_of(main, has_finite_numbers))
+          throw Error("what the children's parameters merge to is beyond the numbers of their type");
       });
-      group.clear();
     }
 
-    std::shared_ptr<const ParameterSet> known_layout() {
-      const std::lock_guard lock(mutex);
-      return layout;
-    }
-
-    void refuse_unless_good(const ParameterSet& parameters) {
-      const std::shared_ptr<const ParameterSet> expected = known_layout();
-      if (!expected) return;
-      if (const std::string difference = expected->layout_difference(parameters); !difference.empty())
-        throw UsageError(fmt::format("these parameters are of another model: {}", difference));
-    }
-
-    const ParametersCoordinatorOptions options;
-    MainModel model;
-    std::mutex mutex;
-    std::shared_ptr<const ParameterSet> layout;
-    std::vector<ChildParameters> group;
+    mutable std::mutex mutex_;
+    std::shared_ptr<const ParameterSet> layout_;
+    std::vector<ChildParameters> group_;
   };
 
   explicit Parts(const ParametersCoordinatorOptions& options)
       : merging(std::make_shared<Merging>(options)),
-        thread({.capacity = options.capacity,
-                .take = [merging = merging](ChildParameters& its) { merging->take(its); },
-                .finish = [merging = merging] { merging->finish(); },
-                .merge = {}}) {
+        thread(
+            {.capacity = options.capacity,
+             .noun = "sets",
+             .take = [merging = merging](ChildParameters& its, std::int64_t& settled) { merging->take(its, settled); },
+             .finish = [merging = merging](std::int64_t& settled) { merging->merge_rest(settled); },
+             .drop_kept = [merging = merging] { return merging->drop(); }}) {
     if (options.merge_every < 1)
       throw UsageError(fmt::format("merge_every: expected at least 1, found {}", options.merge_every));
     if (options.capacity < 1) throw UsageError("capacity: expected room for at least one set, found 0");
-  }
-
-  void take_model(const ParameterSet& parameters) const {
-    if (parameters.empty()) throw UsageError("expected parameters, found a set without arrays");
-    refuse_not_finite(parameters);
-    merging->refuse_unless_good(parameters);
-    const std::lock_guard lock(merging->mutex);
-    if (!merging->layout)
-      merging->layout = std::make_shared<const ParameterSet>(set_with_layouts(layout_words(parameters)));
-  }
-
-  static void refuse_not_finite(const ParameterSet& parameters) {
-    for (const NamedArray& array : parameters) {
-      if (!has_finite_numbers(array))
-        throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", array.name()));
-    }
   }
 
   std::shared_ptr<Merging> merging;
@@ -125,13 +157,13 @@ DistributedModelParametersCoordinator::DistributedModelParametersCoordinator(Par
 DistributedModelParametersCoordinator::~DistributedModelParametersCoordinator() = default;
 
 void DistributedModelParametersCoordinator::set_model_parameters(ParameterSet parameters) {
-  parts_->take_model(parameters);
+  parts_->merging->take_layout(parameters);
   parts_->merging->model.set(std::move(parameters));
 }
 
 void DistributedModelParametersCoordinator::set_model_parameters(std::shared_ptr<const ParameterSet> parameters) {
   if (!parameters) throw UsageError("expected parameters, found none");
-  parts_->take_model(*parameters);
+  parts_->merging->take_layout(*parameters);
   parts_->merging->model.set(std::move(parameters));
 }
 
@@ -147,17 +179,13 @@ std::int64_t DistributedModelParametersCoordinator::version() const { return par
 void DistributedModelParametersCoordinator::add_model_parameters(std::shared_ptr<const ParameterSet> parameters,
                                                                  const ChildUpdate& update) {
   if (!parameters) throw UsageError("expected parameters, found none");
-  if (!parts_->merging->known_layout()) throw UsageError("there are no parameters yet to merge into");
   parts_->merging->refuse_unless_good(*parameters);
-  Parts::refuse_not_finite(*parameters);
-  if (!(update.weight > 0) || !std::isfinite(update.weight))
-    throw UsageError(fmt::format("child {}: expected a weight above 0, found {}", update.child, update.weight));
+  if (!(update.weight > 0 && update.weight <= kMostWeight))
+    throw UsageError(fmt::format("child {}: expected a weight above 0, up to {:.0e}, found {}", update.child,
+                                 kMostWeight, update.weight));
   if (std::isnan(update.score))
     throw UsageError(fmt::format("child {}: expected a score, found {}", update.child, update.score));
-  const ParametersCoordinatorOptions& options = parts_->merging->options;
-  if (!parts_->thread.add({std::move(parameters), update}, options.deadline))
-    throw Error(
-        fmt::format("{} sets wait already, and none was merged for {}", options.capacity, to_string(options.deadline)));
+  parts_->thread.add({std::move(parameters), update}, parts_->merging->options.deadline);
 }
 
 void DistributedModelParametersCoordinator::add_model_parameters(ParameterSet parameters, const ChildUpdate& update) {
@@ -172,15 +200,8 @@ CoordinatorRun DistributedModelParametersCoordinator::start() {
 
 void DistributedModelParametersCoordinator::stop() { parts_->thread.stop(parts_->merging->options.deadline); }
 
-std::size_t DistributedModelParametersCoordinator::clear() {
-  const std::size_t waiting = parts_->thread.clear();
-  const std::lock_guard lock(parts_->merging->mutex);
-  return waiting + std::exchange(parts_->merging->group, {}).size();
-}
+std::size_t DistributedModelParametersCoordinator::clear() { return parts_->thread.clear(); }
 
-std::size_t DistributedModelParametersCoordinator::pending() const {
-  const std::lock_guard lock(parts_->merging->mutex);
-  return parts_->thread.pending() + parts_->merging->group.size();
-}
+std::size_t DistributedModelParametersCoordinator::pending() const { return parts_->thread.pending(); }
 
 }  // namespace tutti

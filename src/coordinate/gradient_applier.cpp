@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -11,6 +12,9 @@
 #include <tutti/base/error.hpp>
 #include <tutti/base/parameter_layouts.hpp>
 #include <tutti/coordinate/update_check.hpp>
+#include <tutti/kernels/fold.hpp>
+
+#include "multiples.hpp"
 
 namespace tutti {
 
@@ -24,6 +28,70 @@ void validate(const StalenessOptions& options) {
 }
 
 namespace detail {
+namespace {
+
+void multiply(ParameterSet& set, double factor) {
+  if (factor == 1) return;
+  for (NamedArray& array : set) {
+    dispatch(array.type(), [&]<typename T>(std::type_identity<T>) {
+      for (T& value : array.values<T>()) value = multiple(value, factor);
+    });
+  }
+}
+
+void add_to(ParameterSet& sum, const ParameterSet& set) {
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    fold(ReduceOp::sum, sum[i].type(), sum[i].bytes().data(), sum[i].bytes().data(), set[i].bytes().data(),
+         sum[i].length());
+}
+
+std::int64_t oldest_of(const std::vector<std::int64_t>& versions) {
+  std::int64_t oldest = GoodGradients::kNoVersion;
+  for (const std::int64_t version : versions) {
+    if (version != GoodGradients::kNoVersion && (oldest == GoodGradients::kNoVersion || version < oldest))
+      oldest = version;
+  }
+  return oldest;
+}
+
+std::int64_t staleness_of(std::int64_t version, std::int64_t now) {
+  return version == GoodGradients::kNoVersion ? 0 : std::max<std::int64_t>(0, now - version);
+}
+
+void refuse_no_factor(const char* name, double factor) {
+  if (!(factor >= 0) || !std::isfinite(factor))
+    throw UsageError(fmt::format("{}: expected a number from 0 on, found {}", name, factor));
+}
+
+}  // namespace
+
+void merge_gradients(GoodGradients& newest, const GoodGradients& added) {
+  std::vector<std::int64_t> versions = newest.versions;
+  versions.insert(versions.end(), added.versions.begin(), added.versions.end());
+  const bool count_alike = newest.weight == added.weight && newest.rate_factor == added.rate_factor;
+  const double rate = std::max(newest.rate_factor, added.rate_factor);
+  const auto share = [&](const GoodGradients& its) {
+    return count_alike ? 1 : its.weight * (rate > 0 ? its.rate_factor / rate : 1);
+  };
+  ParameterSet scaled;
+  if (share(added) != 1) {
+    scaled = *added.values;
+    multiply(scaled, share(added));
+  }
+  if (!newest.own) {
+    newest.own = std::make_shared<ParameterSet>(*newest.values);
+    newest.values = newest.own;
+  }
+  // Nothing below fails.
+  multiply(*newest.own, share(newest));
+  add_to(*newest.own, scaled.empty() ? *added.values : scaled);
+  if (!count_alike) {
+    newest.weight = 1;
+    newest.rate_factor = rate;
+  }
+  if (added.base && (!newest.base || oldest_of(added.versions) < oldest_of(newest.versions))) newest.base = added.base;
+  newest.versions = std::move(versions);
+}
 
 GradientApplier::GradientApplier(std::unique_ptr<UpdateRule> rule, GradientChangeMode mode,
                                  const StalenessOptions& staleness)
@@ -44,7 +112,10 @@ void GradientApplier::take_layout(const ParameterSet& parameters) {
       throw UsageError(fmt::format("these parameters are of another model: {}", difference));
     return;
   }
+  ParameterSet compensated;
+  if (options_.delay_compensation > 0) compensated = set_with_layouts(layout_words(parameters));
   rule_->prepare(parameters);
+  compensated_ = std::move(compensated);  // nobody has a model to change yet
   layout_ = std::make_shared<const ParameterSet>(set_with_layouts(layout_words(parameters)));
 }
 
@@ -64,58 +135,76 @@ void GradientApplier::set_model(std::shared_ptr<const ParameterSet> parameters) 
   model_.set(std::move(parameters));
 }
 
-void GradientApplier::refuse_unless_good(const ParameterSet& gradients, const GradientOrigin& origin) const {
+void GradientApplier::set_rate_factor(double factor) {
+  refuse_no_factor("rate_factor", factor);
+  rate_factor_ = factor;
+}
+
+GoodGradients GradientApplier::good(std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin) const {
+  if (!gradients) throw UsageError("expected gradients, found none");
   const std::shared_ptr<const ParameterSet> expected = layout();
   if (!expected) throw UsageError("there are no parameters yet that gradients could change");
-  if (const std::string difference = expected->layout_difference(gradients); !difference.empty())
+  if (const std::string difference = expected->layout_difference(*gradients); !difference.empty())
     throw UsageError(fmt::format("these gradients are not of this model: {}", difference));
   if (!std::isfinite(origin.weight))
     throw UsageError(fmt::format("expected a weight that is finite, found {}", origin.weight));
+  refuse_no_factor("rate_factor", origin.rate_factor);
   if (origin.base.version < 0)
     throw UsageError(fmt::format("expected a version from 0 on, found {}", origin.base.version));
   if (origin.base.parameters && !expected->same_layout(*origin.base.parameters))
     throw UsageError("these gradients are of parameters of another model");
-  for (const NamedArray& array : gradients) {
+  for (const NamedArray& array : *gradients) {
     if (!has_finite_numbers(array))
       throw UsageError(fmt::format("\"{}\" has gradients that are infinite or not a number", array.name()));
   }
+  return {.values = std::move(gradients),
+          .weight = origin.weight,
+          .rate_factor = origin.rate_factor,
+          .versions = {origin.base.parameters ? origin.base.version : GoodGradients::kNoVersion},
+          .base = options_.delay_compensation > 0 ? origin.base.parameters : nullptr};
 }
 
 // g + lambda g g (now - base), in the type of each array.
 const ParameterSet& GradientApplier::compensated(const ParameterSet& gradients, const ParameterSet& now,
-                                                 const ParameterSet& base) {
-  if (!scratch_) scratch_ = set_with_layouts(layout_words(gradients));
+                                                 const ParameterSet& base, double lambda) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     dispatch(gradients[i].type(), [&]<typename T>(std::type_identity<T>) {
       if constexpr (std::is_floating_point_v<T>) {
         const std::span<const T> g = gradients[i].values<T>();
         const std::span<const T> to = now[i].values<T>();
         const std::span<const T> from = base[i].values<T>();
-        const std::span<T> result = (*scratch_)[i].values<T>();
-        const T lambda = static_cast<T>(options_.delay_compensation);
-        for (std::size_t j = 0; j < g.size(); ++j) result[j] = g[j] + lambda * g[j] * g[j] * (to[j] - from[j]);
+        const std::span<T> result = compensated_[i].values<T>();
+        const T factor = static_cast<T>(lambda);
+        for (std::size_t j = 0; j < g.size(); ++j) result[j] = g[j] + factor * g[j] * g[j] * (to[j] - from[j]);
       } else {
-        std::ranges::copy(gradients[i].bytes(), (*scratch_)[i].bytes().begin());
+        std::ranges::copy(gradients[i].bytes(), compensated_[i].bytes().begin());
       }
     });
   }
-  return *scratch_;
+  return compensated_;
 }
 
-std::int64_t GradientApplier::apply(const ParameterSet& gradients, const GradientOrigin& origin) {
-  std::int64_t staleness = 0;
+std::int64_t GradientApplier::apply(const GoodGradients& gradients) {
+  std::int64_t before = 0;
   const auto f = [&](ParameterSet& parameters, std::int64_t version) {
-    if (origin.base.parameters) staleness = std::max<std::int64_t>(0, version - origin.base.version);
+    before = version;
+    const std::int64_t staleness = staleness_of(oldest_of(gradients.versions), version);
     const double direction = mode_ == GradientChangeMode::ascent ? -1 : 1;
-    const UpdateStep step{.gradient_scale = direction * origin.weight,
-                          .rate_factor = std::pow(1 + static_cast<double>(staleness), -options_.rate_exponent)};
-    const bool is_compensated = options_.delay_compensation > 0 && staleness > 0;
-    rule_->apply(parameters, is_compensated ? compensated(gradients, parameters, *origin.base.parameters) : gradients,
+    const UpdateStep step{.gradient_scale = direction * gradients.weight,
+                          .rate_factor = rate_factor_ * gradients.rate_factor *
+                                         std::pow(1 + static_cast<double>(staleness), -options_.rate_exponent)};
+    // What gradients make less, their negatives make more.
+    const double lambda = direction * options_.delay_compensation;
+    rule_->apply(parameters,
+                 gradients.base && staleness > 0 ? compensated(*gradients.values, parameters, *gradients.base, lambda)
+                                                 : *gradients.values,
                  step);
+    if (!rule_->never_fails() && !layout()->same_layout(parameters))
+      throw Error("the rule has made a model of other names, shapes or types");
   };
-  const std::int64_t version = model_.change(f, rule_->never_fails() && options_.delay_compensation == 0);
+  const std::int64_t version = model_.change(f, rule_->never_fails());
   const std::lock_guard lock(mutex_);
-  ++staleness_[staleness];
+  for (const std::int64_t its : gradients.versions) ++staleness_[staleness_of(its, before)];
   return version;
 }
 
@@ -129,6 +218,10 @@ void GradientApplier::save(ParameterSet& arrays, const std::string& prefix) cons
     for (const NamedArray& array : parameters) arrays.add(array.layout(), array.bytes());
     const std::vector<std::int64_t> versions = {version};
     arrays.add(prefix + "version", {1}, versions);
+    const std::vector<std::int64_t> mode = {mode_ == GradientChangeMode::ascent ? 1 : 0};
+    arrays.add(prefix + "ascent", {1}, mode);
+    const std::vector<double> factor = {rate_factor_};
+    arrays.add(prefix + "rate_factor", {1}, factor);
     rule_->save(arrays, prefix + "rule/");
   });
 }
@@ -136,19 +229,28 @@ void GradientApplier::save(ParameterSet& arrays, const std::string& prefix) cons
 void GradientApplier::restore(const ParameterSet& arrays, const std::string& prefix) {
   const std::shared_ptr<const ParameterSet> expected = layout();
   if (!expected) throw UsageError("there are no parameters yet that a checkpoint could be of");
-  const std::span<const std::int64_t> version = arrays.at(prefix + "version").values<std::int64_t>();
-  if (version.size() != 1 || version[0] < 0)
-    throw UsageError(fmt::format("\"{}version\": expected one number from 0 on", prefix));
+  const auto number = [&]<typename T>(const std::string& name, T most) {
+    const std::span<const T> numbers = arrays.at(prefix + name).values<T>();
+    if (numbers.size() != 1 || !(numbers[0] >= 0 && numbers[0] <= most))
+      throw UsageError(fmt::format("\"{}{}\": expected one number from 0 to {}", prefix, name, most));
+    return numbers[0];
+  };
+  const std::int64_t version = number("version", std::numeric_limits<std::int64_t>::max());
+  const bool ascends = number("ascent", std::int64_t{1}) == 1;
+  const double factor = number("rate_factor", std::numeric_limits<double>::max());
   ParameterSet parameters;
   for (const NamedArray& array : *expected) {
     const NamedArray& saved = arrays.at(array.name());
     if (saved.layout() != array.layout())
       throw UsageError(
           fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()), to_string(array.layout())));
+    if (!has_finite_numbers(saved))
+      throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", saved.name()));
     parameters.add(saved.layout(), saved.bytes());
   }
-  rule_->restore(arrays, prefix + "rule/");
-  model_.restore(std::move(parameters), version[0]);
+  model_.restore(std::move(parameters), version, [&] { rule_->restore(arrays, prefix + "rule/"); });
+  mode_ = ascends ? GradientChangeMode::ascent : GradientChangeMode::descent;
+  rate_factor_ = factor;
 }
 
 }  // namespace detail

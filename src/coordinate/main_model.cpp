@@ -18,6 +18,26 @@ void copy_values(const ParameterSet& from, ParameterSet& to) {
 
 }  // namespace
 
+// While this is, they are changed where they are, and nobody gets a snapshot.
+class MainModel::InPlace {
+ public:
+  explicit InPlace(MainModel& model, std::unique_lock<std::mutex>& lock) : model_(model), lock_(lock) {
+    model_.is_changing_in_place_ = true;
+    lock_.unlock();
+  }
+  ~InPlace() {
+    lock_.lock();
+    model_.is_changing_in_place_ = false;
+    model_.has_changed_.notify_all();
+  }
+  InPlace(const InPlace&) = delete;
+  InPlace& operator=(const InPlace&) = delete;
+
+ private:
+  MainModel& model_;
+  std::unique_lock<std::mutex>& lock_;
+};
+
 void MainModel::set(ParameterSet parameters) {
   auto copy = std::make_shared<Copy>();
   copy->parameters = std::move(parameters);
@@ -70,20 +90,30 @@ void MainModel::hold(const std::function<void(const ParameterSet& parameters, st
   if (current_ || given_) f(its_parameters(), version_);
 }
 
-void MainModel::restore(ParameterSet parameters, std::int64_t version) {
-  set(std::move(parameters));
+void MainModel::restore(ParameterSet parameters, std::int64_t version, const std::function<void()>& first) {
+  auto copy = std::make_shared<Copy>();
+  copy->parameters = std::move(parameters);
   const std::lock_guard changing(changing_);
+  if (first) first();
   const std::lock_guard lock(mutex_);
   version_ = version;
+  current_ = std::move(copy);
+  given_ = nullptr;
+  others_.clear();
 }
 
-// With changing_ held. Of those that nobody reads one is taken, and the rest freed.
+// With changing_ held. Of those that nobody reads one is taken, one is kept, since new memory costs more than a copy,
+// and the rest is freed.
 std::shared_ptr<MainModel::Copy> MainModel::idle_copy() {
   std::shared_ptr<Copy> idle;
+  bool keeps_one = false;
   std::erase_if(others_, [&](std::shared_ptr<Copy>& copy) {
     if (copy->readers.load(std::memory_order_acquire) > 0) return false;
-    if (!idle) idle = std::move(copy);
-    return true;
+    if (!idle) {
+      idle = std::move(copy);
+      return true;
+    }
+    return std::exchange(keeps_one, true);
   });
   return idle ? idle : std::make_shared<Copy>();
 }
@@ -93,12 +123,10 @@ std::int64_t MainModel::change(const Changer& f, bool never_fails) {
   std::unique_lock lock(mutex_);
   if (!current_ && !given_) throw UsageError("there are no parameters to change");
   if (never_fails && current_ && waiting_ == 0 && current_->readers.load(std::memory_order_acquire) == 0) {
-    is_changing_in_place_ = true;
-    lock.unlock();
-    f(current_->parameters, version_);
-    lock.lock();
-    is_changing_in_place_ = false;
-    has_changed_.notify_all();
+    {
+      const InPlace changing_in_place(*this, lock);
+      f(current_->parameters, version_);
+    }
     return ++version_;
   }
   lock.unlock();  // nobody else sets current_ meanwhile

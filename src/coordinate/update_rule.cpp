@@ -39,6 +39,7 @@ class OptimizerUpdate final : public UpdateRule {
 
   void apply(ParameterSet& parameters, const ParameterSet& gradients, const UpdateStep& step) override {
     const OptimizerRule rule = with_rate_times(rule_, step.rate_factor);
+    refuse_unless_possible(rule);  // before anything is changed
     ++step_;
     std::vector<void*> state(state_.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -10,27 +10,46 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/coordinate/coordinator_run.hpp>
 
+#include "waiting.hpp"
+
 namespace tutti::detail {
 
+// What a failure says.
+inline std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
+// Any thread may call any of these, the destructor while others wait for room included.
 template <typename Update>
 class UpdateThread {
  public:
-  using Merge = std::function<void(Update& newest, Update&& added)>;
-
   struct Options {
     std::size_t capacity = 64;
-    std::function<void(Update&)> take = {};  // on the thread
-    std::function<void()> finish = {};       // on the thread, where it was stopped
-    Merge merge = {};                        // where the queue is full, in place of waiting
+    std::string noun = "updates";  // for messages
+    // On the thread. `settled` is how many of those that were added this one stands for, and becomes how many are
+    // through with it: none, where it is kept for later. Where it throws the run ends, and as many are gone.
+    std::function<void(Update& update, std::int64_t& settled)> take = {};
+    // On the thread, when it was told to stop and all before is taken.
+    std::function<void(std::int64_t& settled)> finish = {};
+    // Drops what take() has kept, and returns how many.
+    std::function<std::int64_t()> drop_kept = {};
+    // Where the queue is full, in place of waiting.
+    std::function<void(Update& newest, const Update& added)> merge = {};
   };
 
   explicit UpdateThread(Options options) : shared_(std::make_shared<Shared>(std::move(options))) {}
@@ -38,13 +57,17 @@ class UpdateThread {
   UpdateThread(const UpdateThread&) = delete;
   UpdateThread& operator=(const UpdateThread&) = delete;
 
-  // What is being taken is taken; what waits is dropped. A thread that hangs is left to itself.
+  // What is being taken is taken; what waits is dropped, and who waits for room gets an Error. A thread that hangs is
+  // left to itself.
   ~UpdateThread() {
     std::unique_lock lock(shared_->mutex);
-    shared_->is_ending = true;
-    shared_->has_work.notify_all();
-    const bool has_ended =
-        shared_->has_ended.wait_for(lock, kDefaultDeadline, [&] { return !shared_->run || shared_->run->has_ended(); });
+    Shared& its = *shared_;
+    its.is_ending = true;
+    its.has_work.notify_all();
+    its.has_room.notify_all();
+    const Deadline deadline = Deadline::after(kDefaultDeadline);
+    const bool has_ended = wait(its.is_quiet, lock, deadline, [&] { return !its.is_running(); });
+    wait(its.is_quiet, lock, deadline, [&] { return its.senders == 0; });
     lock.unlock();
     if (!thread_.joinable()) return;
     if (has_ended)
@@ -53,123 +76,215 @@ class UpdateThread {
       thread_.detach();
   }
 
-  // False where there is no room for so long.
-  bool add(Update update, Duration wait) {
-    std::unique_lock lock(shared_->mutex);
-    Shared& its = *shared_;
+  // An Error where there is no room for so long, and at once where nobody would make room, since the run has failed.
+  void add(Update update, Duration patience) {
+    const std::shared_ptr<Shared> shared = shared_;
+    Shared& its = *shared;
+    std::unique_lock lock(its.mutex);
+    const Sender sender(its, lock);
     const auto has_room = [&] { return its.queue.size() < its.options.capacity; };
-    if (!has_room() && its.options.merge) {
-      its.options.merge(its.queue.back(), std::move(update));
-      return true;
+    while (!has_room() && its.options.merge) {
+      if (its.merged_into_newest(lock, update)) return;
     }
-    if (!its.has_room.wait_for(lock, wait, has_room)) return false;
-    its.queue.push_back(std::move(update));
+    const bool in_time = wait(its.has_room, lock, Deadline::after(patience),
+                              [&] { return has_room() || its.is_ending || its.failure() != nullptr; });
+    if (its.is_ending) throw Error("the coordinator has come to its end");
+    if (!in_time) {
+      throw Error(fmt::format(
+          "{} {} wait already{}", its.options.capacity, its.options.noun,
+          patience > Duration::zero() ? fmt::format(", and there was no room for {}", to_string(patience)) : ""));
+    }
+    if (!has_room()) {
+      throw Error(fmt::format("{} {} wait already, and the run has ended: {}", its.options.capacity, its.options.noun,
+                              text_of(its.failure())));
+    }
+    auto entry = std::make_shared<Entry>();
+    entry->update = std::move(update);
+    its.queue.push_back(std::move(entry));
     ++its.added;
     its.has_work.notify_one();
-    return true;
   }
 
   CoordinatorRun start() {
     const std::lock_guard lock(shared_->mutex);
-    if (shared_->run && !shared_->run->has_ended()) throw UsageError("it was started already");
-    if (thread_.joinable()) thread_.join();
-    shared_->run = std::make_shared<CoordinatorRun::State>();
-    shared_->stop_after.reset();
+    if (shared_->is_running()) throw UsageError("it was started already");
+    if (thread_.joinable()) thread_.join();  // its run has ended: it holds no lock any more
+    auto run = std::make_shared<CoordinatorRun::State>();
     thread_ = std::thread([shared = shared_] { shared->serve(); });
+    shared_->server = thread_.get_id();
+    shared_->run = std::move(run);
+    shared_->stop_after.reset();
     return CoordinatorRun(shared_->run);
   }
 
-  // What was added up to now is taken first. Nothing where it is not running.
-  void stop(Duration wait) {
+  // What was added up to now is taken first. Nothing where it is not running, but that it rethrows what the run ended
+  // with.
+  void stop(Duration patience) {
     std::shared_ptr<CoordinatorRun::State> run;
     {
       const std::lock_guard lock(shared_->mutex);
       run = shared_->run;
       if (!run) return;
-      if (!run->has_ended() && !shared_->stop_after) shared_->stop_after = shared_->added;
-      shared_->has_work.notify_all();
+      if (shared_->is_running()) {
+        if (shared_->server == std::this_thread::get_id())
+          throw UsageError("stop() waits for the thread of the coordinator, and was called on it");
+        shared_->stop_after = shared_->added;
+        shared_->has_work.notify_all();
+      }
     }
-    CoordinatorRun(run).wait(wait);
+    CoordinatorRun(run).wait(patience);
   }
 
-  bool is_running() const {
-    const std::lock_guard lock(shared_->mutex);
-    return shared_->run && !shared_->run->has_ended();
-  }
-
-  // Of those that wait.
+  // Those that wait, or are kept. What is being taken is not undone.
   std::size_t clear() {
+    std::deque<std::shared_ptr<Entry>> dropped;
+    std::int64_t kept = 0;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      dropped = std::exchange(shared_->queue, {});
+      if (shared_->options.drop_kept) kept = shared_->options.drop_kept();
+      shared_->has_room.notify_all();
+    }
+    std::int64_t waiting = 0;
+    for (const std::shared_ptr<Entry>& entry : dropped) waiting += entry->close();
     const std::lock_guard lock(shared_->mutex);
-    const std::size_t count = shared_->queue.size();
-    shared_->taken += static_cast<std::int64_t>(count);
-    shared_->queue.clear();
-    shared_->has_room.notify_all();
+    shared_->taken += waiting;
+    shared_->settled += waiting + kept;
     shared_->has_work.notify_all();
-    return count;
+    return static_cast<std::size_t>(waiting + kept);
   }
 
-  // That wait, or are being taken.
+  // That wait, are being taken, or are kept.
   std::size_t pending() const {
     const std::lock_guard lock(shared_->mutex);
-    return static_cast<std::size_t>(shared_->added - shared_->taken);
+    return static_cast<std::size_t>(shared_->added - shared_->settled);
   }
 
  private:
+  struct Entry {
+    // How many were merged into it, which nothing is any more.
+    std::int64_t close() {
+      const std::lock_guard lock(mutex);
+      is_closed = true;
+      return count;
+    }
+
+    std::mutex mutex;  // held while something is merged into it; the other mutex may be taken meanwhile
+    Update update = {};
+    std::int64_t count = 1;
+    bool is_closed = false;
+  };
+
   struct Shared {
     explicit Shared(Options its) : options(std::move(its)) {}
 
-    void serve() {
-      std::exception_ptr failure;
-      try {
-        while (serve_once()) {
+    // With the mutex held.
+    bool is_running() const { return run && !run->has_ended(); }
+    std::exception_ptr failure() const { return run ? run->failure() : nullptr; }
+
+    // Large sets take their time, so others may go on meanwhile. False where the newest is taken by now.
+    bool merged_into_newest(std::unique_lock<std::mutex>& lock, const Update& added_update) {
+      const std::shared_ptr<Entry> newest = queue.back();
+      lock.unlock();
+      bool is_merged = false;
+      {
+        const std::lock_guard merging(newest->mutex);
+        if (!newest->is_closed) {
+          options.merge(newest->update, added_update);
+          ++newest->count;
+          const std::lock_guard counting(mutex);  // before anybody can take it
+          ++added;
+          is_merged = true;
         }
-        if (options.finish && !ends_at_once()) options.finish();
-      } catch (...) {
-        failure = std::current_exception();
       }
-      const std::lock_guard lock(mutex);
-      run->end(failure);
-      has_ended.notify_all();
+      lock.lock();
+      return is_merged;
     }
 
-    bool ends_at_once() {
-      const std::lock_guard lock(mutex);
-      return is_ending;
-    }
-
-    // Whether there may be more to do.
-    bool serve_once() {
+    void serve() {
+      std::exception_ptr failed;
       std::unique_lock lock(mutex);
-      const auto is_through = [&] { return is_ending || (stop_after && taken >= *stop_after); };
-      has_work.wait(lock, [&] { return is_through() || !queue.empty(); });
-      if (is_through()) return false;
-      Update update = std::move(queue.front());
+      const auto is_through = [&] { return stop_after && taken >= *stop_after; };
+      while (!failed) {
+        has_work.wait(lock, [&] { return is_ending || is_through() || !queue.empty(); });
+        if (is_ending) break;
+        if (is_through()) {
+          failed = finish(lock);
+          if (is_through()) break;  // and nobody has asked for more meanwhile
+        } else {
+          failed = take_next(lock);
+        }
+      }
+      run->end(failed);
+      is_quiet.notify_all();
+      has_room.notify_all();  // who waits for room is told
+    }
+
+    std::exception_ptr finish(std::unique_lock<std::mutex>& lock) {
+      if (!options.finish) return nullptr;
+      lock.unlock();
+      std::exception_ptr failed;
+      std::int64_t through = 0;
+      try {
+        options.finish(through);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      lock.lock();
+      settled += through;
+      return failed;
+    }
+
+    std::exception_ptr take_next(std::unique_lock<std::mutex>& lock) {
+      std::shared_ptr<Entry> entry = std::move(queue.front());
       queue.pop_front();
       has_room.notify_one();
       lock.unlock();
-      std::exception_ptr failure;
+      const std::int64_t count = entry->close();
+      std::exception_ptr failed;
+      std::int64_t through = count;
       try {
-        options.take(update);
+        options.take(entry->update, through);
       } catch (...) {
-        failure = std::current_exception();
+        failed = std::current_exception();
       }
+      entry = nullptr;  // large sets are freed while others go on
       lock.lock();
-      ++taken;
-      if (failure) std::rethrow_exception(failure);
-      return true;
+      taken += count;
+      settled += through;
+      return failed;
     }
 
     const Options options;
     std::mutex mutex;
     std::condition_variable has_work;
     std::condition_variable has_room;
-    std::condition_variable has_ended;
-    std::deque<Update> queue;
+    std::condition_variable is_quiet;
+    std::deque<std::shared_ptr<Entry>> queue;
     std::int64_t added = 0;
-    std::int64_t taken = 0;                  // or cleared
+    std::int64_t taken = 0;                  // from the queue
+    std::int64_t settled = 0;                // nothing more is to be done with them
     std::optional<std::int64_t> stop_after;  // when so many are taken
     bool is_ending = false;
+    int senders = 0;
     std::shared_ptr<CoordinatorRun::State> run;
+    std::thread::id server;
+  };
+
+  // Who is within add(): an end waits for them.
+  class Sender {
+   public:
+    Sender(Shared& its, std::unique_lock<std::mutex>& lock) : its_(its), lock_(lock) { ++its_.senders; }
+    ~Sender() {
+      if (!lock_.owns_lock()) lock_.lock();
+      if (--its_.senders == 0) its_.is_quiet.notify_all();
+    }
+    Sender(const Sender&) = delete;
+    Sender& operator=(const Sender&) = delete;
+
+   private:
+    Shared& its_;
+    std::unique_lock<std::mutex>& lock_;
   };
 
   std::shared_ptr<Shared> shared_;

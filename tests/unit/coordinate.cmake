@@ -4,6 +4,7 @@ tutti_test(unit/client_selection_test LINKS tutti_coordinate fmt::fmt ONE_THREAD
 tutti_test(unit/update_codec_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(unit/federated_rounds_test LINKS tutti_coordinate fmt::fmt)
 tutti_test(unit/simulated_clients_test LINKS tutti_coordinate)
+tutti_test(unit/parameter_server_test LINKS tutti_coordinate)
 tutti_test(unit/population_explore_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(unit/population_exploit_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(unit/population_test LINKS tutti_coordinate fmt::fmt)

@@ -23,6 +23,8 @@ class CoordinatorRun {
    public:
     void end(std::exception_ptr failure);
     bool has_ended() const;
+    // What it failed with; null where it did not, or goes on.
+    std::exception_ptr failure() const;
     // False where it goes on for longer than that. Rethrows what it failed with.
     bool wait(Duration wait) const;
 

@@ -34,7 +34,7 @@ namespace tutti {
 enum class WhenFull {
   block,   // the sender waits for room
   refuse,  // an Error at once
-  merge,   // they are added to those that came last
+  merge,   // they are added to those that came last, and change the model together, as old as the oldest
 };
 
 struct GradientsCoordinatorOptions {
@@ -48,19 +48,22 @@ struct GradientsCoordinatorOptions {
 // Any thread may call any of these.
 class DistributedGradientsCoordinator {
  public:
-  // A UsageError for options that cannot be.
+  // A UsageError for options that cannot be. Whatever the rule remembers is what it starts with.
   explicit DistributedGradientsCoordinator(const OptimizerRule& rule, GradientsCoordinatorOptions options = {});
   explicit DistributedGradientsCoordinator(std::unique_ptr<UpdateRule> rule, GradientsCoordinatorOptions options = {});
-  // Gradients that still wait are dropped: stop() applies them.
+  // Gradients that still wait are dropped: stop() applies them. Who waits for room gets an Error.
   ~DistributedGradientsCoordinator();
   DistributedGradientsCoordinator(const DistributedGradientsCoordinator&) = delete;
   DistributedGradientsCoordinator& operator=(const DistributedGradientsCoordinator&) = delete;
 
   // Which way gradients change parameters, from the next ones that are applied on.
   void set_parameters(GradientChangeMode mode);
+  // What the learning rate is multiplied by, from the next ones on, as a schedule says. A UsageError below 0.
+  void set_rate_factor(double factor);
 
-  // The model: the first one fixes names, shapes and types. A set that is shared is not copied, and nobody may change
-  // it any more. A UsageError, and nothing is changed, for another model and for numbers that are not finite.
+  // The model: the first one fixes names, shapes and types; later ones leave what the rule remembers as it is. A set
+  // that is shared is not copied, and nobody may change it any more. A UsageError, and nothing is changed, for another
+  // model and for numbers that are not finite.
   void set_model_parameters(ParameterSet parameters);
   void set_model_parameters(std::shared_ptr<const ParameterSet> parameters);
   // Of one whole version: a copy, or without one what nobody changes any more. Nothing is in it where there are none.
@@ -69,9 +72,10 @@ class DistributedGradientsCoordinator {
   // How often the model has changed.
   std::int64_t version() const;
 
-  // Gradients of the whole model, or of the only array that it has. A UsageError for those that are not of this model
-  // or not finite; an Error where the queue is full, as the options say. Those that are shared are not copied, and
-  // nobody may change them any more.
+  // Gradients of the whole model, or of the only array that it has. They may be added before start(). A UsageError for
+  // those that are not of this model or not finite; an Error where the queue is full, as the options say, and at once
+  // where a full queue stays full because the run has failed. Those that are shared are not copied, and nobody may
+  // change them any more.
   void add_gradients(std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin = {});
   void add_gradients(ParameterSet gradients, const GradientOrigin& origin = {});
   void add_gradients(ConstArray gradients, const GradientOrigin& origin = {});
@@ -79,8 +83,8 @@ class DistributedGradientsCoordinator {
   // A UsageError where there are no parameters, or it was started and has not stopped. Where a rule throws, the run
   // ends with it; its gradients are gone, the model is as it was before them, and others wait for the next start.
   CoordinatorRun start();
-  // Applies what was added before, and returns when that is done. Nothing where it is not running. Rethrows what the
-  // run ended with.
+  // Applies what was added before, and returns when that is done; what is added meanwhile may wait for the next start.
+  // Nothing where it is not running. Rethrows what the run ended with.
   void stop();
 
   // Those that wait are dropped; returns how many.
@@ -90,8 +94,9 @@ class DistributedGradientsCoordinator {
   // How old gradients were when they were applied, as far as it was said of what they are.
   StalenessCounts staleness() const;
 
-  // For checkpoints, while nothing is pending: the model under its own names, and under names that begin with
-  // "coordinator/" what the next change depends on. Restoring comes after set_model_parameters().
+  // For checkpoints: the model under its own names, and under names that begin with "coordinator/" what the next change
+  // depends on, the mode and the rate's factor included. What is pending is not in it. Restoring comes after
+  // set_model_parameters(); a UsageError, and nothing is changed, for what is of another model or rule.
   void save(ParameterSet& arrays) const;
   void restore(const ParameterSet& arrays);
 

@@ -10,8 +10,8 @@
 //   coordinator.stop();                          // merges what is left, too
 //
 // With every so many sets the main model becomes what the merger makes of them. Each set is merged once; of those that
-// come at the same time, which are merged together depends on who was faster, and within a merge their order does not
-// matter to any bit.
+// come at the same time, which are merged together depends on who was faster, and within a merge the order of the
+// children does not matter to any bit.
 #pragma once
 
 #include <cstddef>
@@ -62,7 +62,7 @@ struct ChildUpdate {
 class DistributedModelParametersCoordinator {
  public:
   explicit DistributedModelParametersCoordinator(ParametersCoordinatorOptions options = {});
-  // Sets that still wait are dropped: stop() merges them.
+  // Sets that still wait are dropped: stop() merges them. Who waits for room gets an Error.
   ~DistributedModelParametersCoordinator();
   DistributedModelParametersCoordinator(const DistributedModelParametersCoordinator&) = delete;
   DistributedModelParametersCoordinator& operator=(const DistributedModelParametersCoordinator&) = delete;
@@ -75,10 +75,13 @@ class DistributedModelParametersCoordinator {
   std::int64_t version() const;  // how many merges there were
 
   // A UsageError for a set that is not of this model or not finite, and for a weight that is not above 0 or a score
-  // that is no number; an Error where there is no room for as long as the deadline says.
+  // that is no number; an Error where there is no room for as long as the deadline says, and at once where there will
+  // be none because the run has failed.
   void add_model_parameters(std::shared_ptr<const ParameterSet> parameters, const ChildUpdate& update = {});
   void add_model_parameters(ParameterSet parameters, const ChildUpdate& update = {});
 
+  // As of DistributedGradientsCoordinator. Where a merge fails the run ends with it: its sets are gone, and the model
+  // is as it was before.
   CoordinatorRun start();
   // Merges what was added before, what is left over included.
   void stop();

@@ -31,6 +31,7 @@ void validate(const StalenessOptions& options);
 struct GradientOrigin {
   ModelSnapshot base = {};  // as it was handed out; gradients of nothing in particular are taken for the newest's
   double weight = 1;        // gradients are multiplied by it
+  double rate_factor = 1;   // and the learning rate by this, as a schedule may say
 };
 
 // How many gradients were applied, by their staleness.

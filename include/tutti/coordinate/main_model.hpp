@@ -41,16 +41,17 @@ class MainModel {
   bool empty() const;
 
   // One at a time; others wait for their turn. Returns the version that it made. What `f` throws leaves parameters and
-  // version as they were, unless `never_fails` says that it never throws: then they need not be copied. A UsageError
-  // where there are none.
+  // version as they were, unless `never_fails` says that it never throws halfway: then they need not be copied. A
+  // UsageError where there are none.
   using Changer = std::function<void(ParameterSet& parameters, std::int64_t version)>;
   std::int64_t change(const Changer& f, bool never_fails = false);
 
   // Nobody changes them while `f` looks at them. Nothing where there are none.
   void hold(const std::function<void(const ParameterSet& parameters, std::int64_t version)>& f) const;
 
-  // Those of a checkpoint, and how often they had changed.
-  void restore(ParameterSet parameters, std::int64_t version);
+  // Those of a checkpoint, and how often they had changed. Nobody changes them while `first` goes ahead; what it throws
+  // leaves them as they are.
+  void restore(ParameterSet parameters, std::int64_t version, const std::function<void()>& first = {});
 
  private:
   // Memory of one version.
@@ -58,6 +59,8 @@ class MainModel {
     ParameterSet parameters;
     std::atomic<std::int64_t> readers = 0;  // snapshots of it that are held
   };
+
+  class InPlace;
 
   std::shared_ptr<Copy> idle_copy();
   const ParameterSet& its_parameters() const { return given_ ? *given_ : current_->parameters; }
