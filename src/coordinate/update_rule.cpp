@@ -17,9 +17,16 @@ OptimizerRule with_rate_times(OptimizerRule rule, double factor) {
 
 class OptimizerUpdate final : public UpdateRule {
  public:
-  explicit OptimizerUpdate(const OptimizerRule& rule) : rule_(rule) { refuse_unless_possible(rule_); }
+  OptimizerUpdate(const OptimizerRule& rule, std::vector<double> rate_factors)
+      : rule_(rule), rate_factors_(std::move(rate_factors)) {
+    refuse_unless_possible(rule_);
+    for (const double factor : rate_factors_) refuse_unless_possible(with_rate_times(rule_, factor));
+  }
 
   void prepare(const ParameterSet& parameters) override {
+    if (!rate_factors_.empty() && rate_factors_.size() != parameters.size())
+      throw UsageError(fmt::format("expected factors of the learning rate for {} arrays, found {}", parameters.size(),
+                                   rate_factors_.size()));
     for (const NamedArray& array : parameters) {
       if (array.type() != DataType::float32 && array.type() != DataType::float64)
         throw UsageError(fmt::format("\"{}\": an optimizer changes float32 or float64, found {}", array.name(),
@@ -44,7 +51,7 @@ class OptimizerUpdate final : public UpdateRule {
     std::vector<void*> state(state_.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       for (std::size_t s = 0; s < state.size(); ++s) state[s] = state_[s][i].bytes().data();
-      update(rule, step_,
+      update(rate_factors_.empty() ? rule : with_rate_times(rule, rate_factors_[i]), step_,
              {.type = parameters[i].type(),
               .parameters = parameters[i].bytes().data(),
               .gradients = gradients[i].bytes().data(),
@@ -96,14 +103,15 @@ class OptimizerUpdate final : public UpdateRule {
   }
 
   OptimizerRule rule_;
+  std::vector<double> rate_factors_;  // by array; all 1, where empty
   std::uint64_t step_ = 0;
   std::vector<ParameterSet> state_;  // one for each array that the optimizer keeps
 };
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule) {
-  return std::make_unique<OptimizerUpdate>(rule);
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule, std::vector<double> rate_factors) {
+  return std::make_unique<OptimizerUpdate>(rule, std::move(rate_factors));
 }
 
 }  // namespace tutti

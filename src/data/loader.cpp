@@ -22,23 +22,7 @@ class BatchMaker {
       throw UsageError(fmt::format("there are no {} shards from {} on among {}", its.count, its.first, its.of));
   }
 
-  DataBatch make(std::int64_t step) {
-    SampledRows sampled = sampler_.rows_of(step);
-    DataBatch batch{.rows_of_all = static_cast<std::int64_t>(sampled.numbers.size()),
-                    .step = step,
-                    .epoch = sampled.epoch,
-                    .shards = options_.shards};
-    for (int shard = options_.shards.first; shard < options_.shards.first + options_.shards.count; ++shard) {
-      for (auto i = static_cast<std::size_t>(shard); i < sampled.numbers.size();
-           i += static_cast<std::size_t>(options_.shards.of))
-        batch.numbers.push_back(sampled.numbers[i]);
-    }
-    batch.rows = options_.augment ? dataset_->rows(batch.numbers) : dataset_->packed_rows(batch.numbers);
-    if (options_.augment)
-      batch.rows = augment_rows(std::move(batch.rows), *options_.augment,
-                                {.seed = options_.sampler.seed, .epoch = batch.epoch, .numbers = batch.numbers});
-    return batch;
-  }
+  DataBatch make(std::int64_t step) { return load_batch(*dataset_, sampler_, options_, step); }
 
  private:
   std::shared_ptr<const Dataset> dataset_;
@@ -63,6 +47,24 @@ DataRows augment_rows(DataRows rows, const AugmentOptions& options, const Augmen
     input = std::move(to);
   }
   return rows;
+}
+
+DataBatch load_batch(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options, std::int64_t step) {
+  SampledRows sampled = sampler.rows_of(step);
+  DataBatch batch{.rows_of_all = static_cast<std::int64_t>(sampled.numbers.size()),
+                  .step = step,
+                  .epoch = sampled.epoch,
+                  .shards = options.shards};
+  for (int shard = options.shards.first; shard < options.shards.first + options.shards.count; ++shard) {
+    for (auto i = static_cast<std::size_t>(shard); i < sampled.numbers.size();
+         i += static_cast<std::size_t>(options.shards.of))
+      batch.numbers.push_back(sampled.numbers[i]);
+  }
+  batch.rows = options.augment ? dataset.rows(batch.numbers) : dataset.packed_rows(batch.numbers);
+  if (options.augment)
+    batch.rows = augment_rows(std::move(batch.rows), *options.augment,
+                              {.seed = sampler.options().seed, .epoch = batch.epoch, .numbers = batch.numbers});
+  return batch;
 }
 
 DataRows DataBatch::rows_of_shard(int shard) const {

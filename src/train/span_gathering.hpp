@@ -16,10 +16,12 @@ class SpanGathering {
   explicit SpanGathering(const Training& training) : training_(training) {}
 
   void add(const std::vector<StepSpan>& spans);
-  // All processes call it after the same steps.
+  // All processes call it after the same steps, where they take steps together.
   void flush();
 
  private:
+  bool is_alone() const { return training_.options.world == nullptr || training_.goes_alone; }
+
   const Training& training_;
   std::vector<event::SpanEnded> waiting_;  // to be sent
   int steps_ = 0;

@@ -37,6 +37,24 @@ bool goes_in_step(const strategy::DataParallel& parallel) {
   return decentralized == nullptr || !decentralized->gossip;
 }
 
+// Gradients go to a server as they come.
+bool is_asynchronous(const TrainingStrategy& strategy) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
+  return parallel != nullptr && !goes_in_step(*parallel) &&
+         std::holds_alternative<strategy::ParameterServer>(parallel->aggregation);
+}
+
+// Why a run like this cannot go so.
+std::optional<std::string> why_not_asynchronous(const Run& run) {
+  if (private_names(run.graph))
+    return "replicas that do not wait for each other share all parameters, and a subgraph is Local";
+  if (run.train.accumulate > 1)
+    return fmt::format("train.accumulate: replicas that do not wait for each other take 1 step to an update, found {}",
+                       run.train.accumulate);
+  if (!run.phases.empty()) return "phases: they need replicas that take their steps together";
+  return std::nullopt;
+}
+
 // Of clients and members: gradients are averaged in each step.
 bool is_plain(const strategy::Inner& inner) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&inner);
@@ -50,6 +68,7 @@ MakeStepper find_stepper(const Run& run) {
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
   if (std::holds_alternative<strategy::Local>(strategy) || (parallel != nullptr && goes_in_step(*parallel)))
     return run.phases.empty() ? make_data_parallel_stepper : make_phased_stepper;
+  if (is_asynchronous(strategy)) return make_asynchronous_stepper;
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) return make_model_parallel_stepper;
   if (std::holds_alternative<strategy::Federated>(strategy)) return make_federated_stepper;
   return nullptr;
@@ -67,6 +86,7 @@ void fit_in_steps(Training& training) {
 // What carries a strategy out; null where nothing does yet.
 Fit find_fit(const Run& run) {
   if (is_population(run)) return fit_population;
+  if (is_asynchronous(run.graph.effective_strategy())) return fit_asynchronously;
   return find_stepper(run) == nullptr ? nullptr : fit_in_steps;
 }
 
@@ -290,6 +310,9 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   if (parallel != nullptr && parallel->num_replicas < processes)
     return fmt::format("num_replicas: expected at least one for each of {} processes, found {}", processes,
                        parallel->num_replicas);
+  if (detail::is_asynchronous(strategy)) {
+    if (const std::optional<std::string> why = detail::why_not_asynchronous(run)) return why;
+  }
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) {
     for (const Subgraph& subgraph : run.graph.subgraphs()) {
       if (subgraph.strategy && std::holds_alternative<strategy::Local>(*subgraph.strategy))

@@ -55,6 +55,9 @@ struct Training {
   // Where clients have layers of their own, what they measure counts, and not what the server does with somebody's.
   bool is_judged_by_clients() const;
 
+  // Others serve rank 0, which alone takes steps.
+  bool goes_alone = false;
+
   bool speaks() const { return options.world == nullptr || options.world->rank() == Rank{0}; }
 };
 
@@ -76,6 +79,9 @@ void run_steps(Training& training, Stepper& stepper);
 // Local, and DataParallel with AllReduce.
 std::unique_ptr<Stepper> make_data_parallel_stepper(const Training& training);
 std::unique_ptr<Stepper> make_model_parallel_stepper(const Training& training);
+// DataParallel whose replicas do not wait for each other; and the run of it, of which rank 0 alone goes step by step.
+std::unique_ptr<Stepper> make_asynchronous_stepper(const Training& training);
+void fit_asynchronously(Training& training);
 // A UsageError where an epoch of so many rows has a batch that the network cannot train with.
 void refuse_rows_alone(const Run& run, std::int64_t rows);
 // A step is a round.

@@ -122,7 +122,12 @@ inline Trained train_small(const Run& run, const TrainedOptions& options = {}) {
   if (options.processes == 1)
     train_one(nullptr);
   else
-    run_ranks(options.processes, [&](Communicator& world) { train_one(&world); });
+    run_ranks(options.processes, [&](Communicator& world) {
+      try {
+        train_one(&world);
+      } catch (const ToldElsewhere&) {  // as the command does
+      }
+    });
   return trained;
 }
 

@@ -46,7 +46,8 @@ class UpdateRule {
 };
 
 // An optimizer: a learning rate (Sgd), momentum (Sgd), Adam, AdamW, RmsProp, Adagrad, with the bits that training has
-// everywhere else. Parameters are float32 or float64. A UsageError for options that cannot be.
-std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule);
+// everywhere else. Parameters are float32 or float64. Their learning rate is multiplied by `rate_factors`, by array,
+// where there are any. A UsageError for options that cannot be.
+std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule, std::vector<double> rate_factors = {});
 
 }  // namespace tutti

@@ -64,6 +64,9 @@ struct AugmentedRows {
 // Inputs that are images, changed a little (data/augment.hpp); others as they are.
 DataRows augment_rows(DataRows rows, const AugmentOptions& options, const AugmentedRows& which);
 
+// The batch of any step; `options.sampler` is the sampler's own.
+DataBatch load_batch(const Dataset& dataset, Sampler& sampler, const LoaderOptions& options, std::int64_t step);
+
 // One thread at a time. What a dataset throws reaches the caller of next() in place of the batch.
 class Loader {
  public:

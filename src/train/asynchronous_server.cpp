@@ -1,0 +1,297 @@
+#include "asynchronous_server.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
+#include <tutti/coordinate/parameter_server.hpp>
+#include <tutti/coordinate/shared_parameters.hpp>
+#include <tutti/coordinate/update_check.hpp>
+#include <tutti/coordinate/update_rule.hpp>
+
+namespace tutti::detail {
+namespace {
+
+constexpr const char* kTasks = "asynchronous/tasks";
+
+// --- with versions ---
+
+class VersionedModel final : public AsynchronousModel {
+ public:
+  VersionedModel(ParameterSet parameters, const AsynchronousServerOptions& options)
+      : server_(make_update_rule(options.rule, options.rate_factors), options.workers,
+                {.consistency = options.strategy.consistency,
+                 .max_staleness = options.strategy.max_staleness,
+                 .staleness = {.rate_exponent = options.strategy.rate_exponent,
+                               .delay_compensation = options.strategy.delay_compensation},
+                 // Who is gone is told by its thread or its transport.
+                 .heartbeat = options.deadline,
+                 .deadline = options.deadline}) {
+    server_.set_model_parameters(std::move(parameters));
+  }
+
+  ModelSnapshot pull(int worker) override { return server_.pull(worker); }
+
+  void push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) override {
+    server_.push(worker, reply.gradients, {.base = work.parameters, .rate_factor = rate_factor});
+  }
+  StalenessCounts staleness() const override { return server_.staleness(); }
+
+  void leave(int worker) override { server_.leave(worker); }
+  ParameterSet parameters() const override { return server_.get_model_parameters(); }
+  void save(ParameterSet& arrays) const override { server_.save(arrays); }
+  void restore(const ParameterSet& arrays) override { server_.restore(arrays); }
+
+ private:
+  ParameterServer server_;
+};
+
+// --- without: each worker has an optimizer of its own, and adds to the same numbers what it would change ---
+
+class LockFreeModel final : public AsynchronousModel {
+ public:
+  LockFreeModel(ParameterSet parameters, const AsynchronousServerOptions& options) : shared_(parameters) {
+    for (int worker = 0; worker < options.workers; ++worker) {
+      Seat& seat = seats_.emplace_back(Seat{make_update_rule(options.rule, options.rate_factors), parameters});
+      seat.rule->prepare(parameters);
+    }
+  }
+
+  ModelSnapshot pull(int) override { return {std::make_shared<const ParameterSet>(shared_.read()), 0}; }
+
+  void push(int worker, const GradientWork&, const GradientReply& reply, double rate_factor) override {
+    Seat& seat = seats_[static_cast<std::size_t>(worker)];
+    for (const NamedArray& array : *reply.gradients) {
+      if (!has_finite_numbers(array))
+        throw UsageError(fmt::format("\"{}\" has gradients that are infinite or not a number", array.name()));
+    }
+    shared_.read(seat.parameters);
+    ParameterSet before = seat.parameters;
+    seat.rule->apply(seat.parameters, *reply.gradients, {.rate_factor = rate_factor});
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      dispatch(before[i].type(), [&]<typename T>(std::type_identity<T>) {
+        if constexpr (std::is_floating_point_v<T>) {
+          const std::span<T> change = before[i].values<T>();
+          const std::span<const T> after = std::as_const(seat.parameters)[i].values<T>();
+          for (std::size_t j = 0; j < change.size(); ++j) change[j] = after[j] - change[j];
+        }
+      });
+    }
+    shared_.add(before);
+  }
+  StalenessCounts staleness() const override { return {}; }
+
+  void leave(int) override {}
+  ParameterSet parameters() const override { return shared_.read(); }
+
+  void save(ParameterSet& arrays) const override {
+    for (const NamedArray& array : shared_.read()) arrays.add(array.layout(), array.bytes());
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker) seats_[worker].rule->save(arrays, prefix_of(worker));
+  }
+
+  // A worker that was not there takes after the first.
+  void restore(const ParameterSet& arrays) override {
+    ParameterSet now = shared_.read();
+    for (NamedArray& array : now) {
+      const NamedArray& saved = arrays.at(array.name());
+      if (saved.layout() != array.layout())
+        throw UsageError(fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()),
+                                     to_string(array.layout())));
+      std::ranges::copy(saved.bytes(), array.bytes().begin());
+    }
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker) {
+      const bool was_there = arrays.find(prefix_of(worker) + "step") != nullptr;
+      seats_[worker].rule->restore(arrays, prefix_of(was_there ? worker : 0));
+    }
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      dispatch(now[i].type(), [&]<typename T>(std::type_identity<T>) {
+        const SharedArray<T> its = shared_.array<T>(i);
+        const std::span<const T> saved = std::as_const(now)[i].values<T>();
+        for (std::size_t j = 0; j < saved.size(); ++j) its.store(j, saved[j]);
+      });
+    }
+  }
+
+ private:
+  struct Seat {
+    std::unique_ptr<UpdateRule> rule;
+    ParameterSet parameters;
+  };
+
+  static std::string prefix_of(std::size_t worker) { return fmt::format("worker/{}/", worker); }
+
+  SharedParameters shared_;
+  std::vector<Seat> seats_;
+};
+
+}  // namespace
+
+std::unique_ptr<AsynchronousModel> make_asynchronous_model(ParameterSet parameters,
+                                                           const AsynchronousServerOptions& options) {
+  if (options.strategy.consistency == strategy::Consistency::lock_free)
+    return std::make_unique<LockFreeModel>(std::move(parameters), options);
+  return std::make_unique<VersionedModel>(std::move(parameters), options);
+}
+
+AsynchronousServer::AsynchronousServer(ParameterSet parameters, const AsynchronousServerOptions& options)
+    : options_(options), model_(make_asynchronous_model(std::move(parameters), options)) {}
+
+// With the lock held. What failed elsewhere ends every wait.
+void AsynchronousServer::wait(std::unique_lock<std::mutex>& lock, const char* what,
+                              const std::function<bool()>& until) {
+  if (!changed_.wait_for(lock, options_.deadline, [&] { return failure_ || until(); }))
+    throw Error(fmt::format("{} within {}", what, to_string(options_.deadline)));
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// --- workers ---
+
+std::optional<std::int64_t> AsynchronousServer::take_task(int worker) {
+  std::optional<std::int64_t> task;
+  if (!again_.empty()) {
+    task = again_.front();
+    again_.pop_front();
+  } else if (pauses_ == 0 && handed_out_ < end_) {
+    task = handed_out_++;
+  }
+  if (task) on_their_way_[worker] = *task;
+  return task;
+}
+
+// A worker that waits for others has no task that these could wait for in turn.
+std::optional<GradientWork> AsynchronousServer::next(int worker) {
+  const auto has_task = [this] { return !again_.empty() || (pauses_ == 0 && handed_out_ < end_); };
+  // The last tasks may come back from a worker that goes, so nobody leaves before they are through.
+  const auto is_through = [this] {
+    return is_over_ || (handed_out_ == end_ && again_.empty() && on_their_way_.empty());
+  };
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      // However long the run pauses.
+      changed_.wait(lock, [&] { return failure_ || is_through() || has_task(); });
+      if (failure_) std::rethrow_exception(failure_);
+      if (is_through()) return std::nullopt;
+    }
+    GradientWork work{.parameters = model_->pull(worker)};
+    const std::lock_guard lock(mutex_);
+    if (const std::optional<std::int64_t> task = take_task(worker)) {
+      work.number = *task;
+      return work;
+    }
+  }
+}
+
+void AsynchronousServer::done(int worker, const GradientWork& work, const GradientReply& reply) {
+  // Whoever is late, or ahead, has the rate of its own step; and its share of the batch counts.
+  const double share =
+      static_cast<double>(reply.rows) / static_cast<double>(std::max<std::int64_t>(reply.batch_rows, 1));
+  const double rate_factor = share * (options_.rate_factor ? options_.rate_factor(work.number / options_.workers) : 1);
+  if (reply.gradients) model_->push(worker, work, reply, rate_factor);
+  const std::lock_guard lock(mutex_);
+  on_their_way_.erase(worker);
+  GradientReply numbers = reply;
+  numbers.gradients = nullptr;
+  replies_.push_back(std::move(numbers));
+  changed_.notify_all();
+}
+
+void AsynchronousServer::leave(int worker) {
+  model_->leave(worker);
+  const std::lock_guard lock(mutex_);
+  if (const auto its = on_their_way_.find(worker); its != on_their_way_.end()) {
+    again_.push_back(its->second);
+    on_their_way_.erase(its);
+  }
+  changed_.notify_all();
+}
+
+void AsynchronousServer::fail(std::exception_ptr why) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(why);
+  changed_.notify_all();
+}
+
+// --- the run ---
+
+void AsynchronousServer::begin(std::int64_t first, std::int64_t end) {
+  const std::lock_guard lock(mutex_);
+  steps_taken_ = first;
+  handed_out_ = std::max(handed_out_, first * options_.workers);
+  replies_before_ = handed_out_;
+  end_ = end * options_.workers;
+  changed_.notify_all();
+}
+
+AsynchronousStep AsynchronousServer::take_step() {
+  std::unique_lock lock(mutex_);
+  // A checkpoint may have been of more tasks than its steps had.
+  const std::int64_t wanted = std::max<std::int64_t>(0, (steps_taken_ + 1) * options_.workers - replies_before_);
+  const auto count = static_cast<std::size_t>(wanted);
+  wait(lock, "no gradients came", [&] { return replies_.size() >= count || is_over_; });
+  AsynchronousStep step;
+  step.metrics.resize(options_.metrics);
+  double weight = 0;
+  for (std::size_t i = 0; i < count && !replies_.empty(); ++i) {
+    const GradientReply& reply = replies_.front();
+    step.rows += reply.rows;
+    step.seconds += reply.seconds / static_cast<double>(count);
+    step.spans.insert(step.spans.end(), reply.spans.begin(), reply.spans.end());
+    step.loss += reply.weight * reply.loss;
+    weight += reply.weight;
+    for (std::size_t m = 0; m < reply.metrics.size(); ++m) {
+      step.metrics[m].sum += reply.metrics[m].sum;
+      step.metrics[m].count += reply.metrics[m].count;
+    }
+    replies_.pop_front();
+    ++replies_before_;
+  }
+  if (weight > 0) step.loss /= weight;
+  ++steps_taken_;
+  StalenessCounts now = model_->staleness();
+  for (const auto& [age, number] : now) {
+    if (const std::int64_t more = number - staleness_before_[age]; more > 0) step.staleness[age] = more;
+  }
+  staleness_before_ = std::move(now);
+  return step;
+}
+
+void AsynchronousServer::pause() {
+  std::unique_lock lock(mutex_);
+  ++pauses_;
+  wait(lock, "gradients are on their way that did not come", [&] { return on_their_way_.empty() && again_.empty(); });
+}
+
+void AsynchronousServer::go_on() {
+  const std::lock_guard lock(mutex_);
+  --pauses_;
+  changed_.notify_all();
+}
+
+void AsynchronousServer::end() {
+  const std::lock_guard lock(mutex_);
+  is_over_ = true;
+  changed_.notify_all();
+}
+
+void AsynchronousServer::save(ParameterSet& arrays) const {
+  model_->save(arrays);
+  const std::lock_guard lock(mutex_);
+  arrays.add(kTasks, {}, ConstArray(&handed_out_, 1, DataType::int64));
+}
+
+void AsynchronousServer::restore(const ParameterSet& arrays) {
+  const NamedArray* tasks = arrays.find(kTasks);
+  if (tasks == nullptr)
+    throw UsageError("it is of replicas that take their steps together; --from begins with its weights");
+  model_->restore(arrays);
+  const std::lock_guard lock(mutex_);
+  handed_out_ = tasks->values<std::int64_t>()[0];
+}
+
+}  // namespace tutti::detail

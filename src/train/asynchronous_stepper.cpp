@@ -1,0 +1,276 @@
+// Runs whose replicas do not wait for each other: each computes gradients of its rows, and a server applies them as
+// they come. Rank 0 has the server and goes step by step; other processes have workers alone.
+#include <algorithm>
+#include <bit>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <tutti/base/chunk.hpp>
+#include <tutti/nn/blas.hpp>
+#include <tutti/nn/memory.hpp>
+#include <tutti/nn/one_thread.hpp>
+#include <tutti/nn/tensor_set.hpp>
+#include <tutti/train/torch_optimizer.hpp>
+
+#include "asynchronous_server.hpp"
+#include "gradient_lines.hpp"
+#include "gradient_worker.hpp"
+#include "training.hpp"
+
+namespace tutti::detail {
+namespace {
+
+const strategy::DataParallel& parallel_of(const Run& run) {
+  return std::get<strategy::DataParallel>(run.graph.effective_strategy());
+}
+
+// Replicas of this process.
+Slice replicas_here(const Run& run, const Communicator* world) {
+  const auto replicas = static_cast<std::size_t>(parallel_of(run).num_replicas);
+  return world == nullptr ? Slice{0, replicas} : chunk(replicas, world->size(), world->rank().value);
+}
+
+using Workers = std::vector<std::unique_ptr<GradientWorker>>;
+
+std::shared_ptr<Workers> make_workers(const Training& training) {
+  auto workers = std::make_shared<Workers>();
+  const Run& run = *training.run;
+  const Slice here = replicas_here(run, training.options.world);
+  for (std::size_t replica = here.first; replica < here.end(); ++replica) {
+    const GradientWorkerOptions options{.replica = static_cast<int>(replica),
+                                        .shards = static_cast<int>(parallel_of(run).num_replicas)};
+    workers->push_back(std::make_unique<GradientWorker>(
+        training.run, made_net(run, training.weights, training.options.from), training.data.train, options));
+  }
+  return workers;
+}
+
+// 0, 1, 2 to 3, 4 to 7, ...
+std::string staleness_name(std::int64_t age) {
+  if (age < 2) return fmt::format("staleness_{}", age);
+  const auto first = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(age)));
+  return fmt::format("staleness_{}_to_{}", first, 2 * first - 1);
+}
+
+class AsynchronousStepper final : public Stepper {
+ public:
+  explicit AsynchronousStepper(const Training& training)
+      : run_(training.run),
+        strategy_(std::get<strategy::ParameterServer>(parallel_of(*run_).aggregation)),
+        world_(training.options.world),
+        steps_(training.steps),
+        net_(made_net(*run_, training.weights, training.options.from)),
+        state_(std::make_shared<State>()),
+        evaluator_(run_, {.threads = static_cast<int>(replicas_here(*run_, world_).count)}) {
+    set_up_blas();
+    keep_freed_memory();
+    state_->workers = make_workers(training);
+    TrainedParameters trained = trained_parameters(*run_, *net_);
+    state_->server = std::make_shared<AsynchronousServer>(
+        values_of(trained), AsynchronousServerOptions{.workers = static_cast<int>(parallel_of(*run_).num_replicas),
+                                                      .strategy = strategy_,
+                                                      .rule = run_->optimizer,
+                                                      .rate_factors = std::move(trained.rate_factors),
+                                                      .rate_factor = rate_of(training),
+                                                      .metrics = run_->metrics.size(),
+                                                      .deadline = run_->train.deadline});
+  }
+
+  ~AsynchronousStepper() override {
+    state_->server->end();
+    lines_.reset();
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait_for(lock, run_->train.deadline, [&] { return state_->working == 0; });
+  }
+
+  std::string describe() const override {
+    const auto name = [&] {
+      switch (strategy_.consistency) {
+        case strategy::Consistency::bounded_staleness:
+          return fmt::format("nobody is more than {} steps ahead of the slowest", strategy_.max_staleness);
+        case strategy::Consistency::lock_free:
+          return std::string("everybody adds to the same parameters, without locks");
+        default: return std::string("nobody waits");
+      }
+    };
+    return fmt::format(
+        "{} replicas{} send gradients to one that has the parameters; {}; the bits depend on who is faster",
+        parallel_of(*run_).num_replicas, world_ == nullptr ? "" : fmt::format(", on {} processes,", world_->size()),
+        name());
+  }
+
+  void begin(std::int64_t steps_taken) override {
+    state_->server->begin(steps_taken, steps_);
+    for (std::size_t worker = 0; worker < state_->workers->size(); ++worker) {
+      ++state_->working;
+      // One that computes for longer than anybody waits keeps what it needs.
+      std::thread([state = state_, worker = static_cast<int>(worker)] { state->work(worker); }).detach();
+    }
+    if (world_ != nullptr)
+      lines_.emplace(*world_, state_->server,
+                     GradientLinesOptions{.replicas = static_cast<int>(parallel_of(*run_).num_replicas),
+                                          .deadline = run_->train.deadline});
+  }
+
+  // Each gradient is applied at the rate of its own step; this is for whoever is told.
+  double set_rate(double factor) override { return torch_options(run_->optimizer)->get_lr() * factor; }
+
+  StepResult step(bool is_interrupted) override {
+    AsynchronousStep its = state_->server->take_step();
+    StepResult result{.loss = its.loss, .rows = its.rows, .spans = std::move(its.spans)};
+    result.times.compute = its.seconds;
+    for (std::size_t m = 0; m < run_->metrics.size(); ++m)
+      result.metrics.push_back({run_->metrics[m].name, value_of(run_->metrics[m].metric, its.metrics[m])});
+    for (const auto& [age, count] : its.staleness) {
+      const std::string name = staleness_name(age);
+      const auto same = std::ranges::find(result.counts, name, &NamedNumber::name);
+      if (same == result.counts.end())
+        result.counts.push_back({name, static_cast<double>(count)});
+      else
+        same->value += static_cast<double>(count);
+    }
+    result.is_interrupted = is_interrupted;
+    if (lines_) {
+      result.is_interrupted |= lines_->is_interrupted();
+      result.problems = lines_->take_problems();
+    }
+    return result;
+  }
+
+  // Of one whole state, with the cores that the replicas leave free meanwhile.
+  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
+    const Pause pause(*state_->server);
+    fill_net();
+    return evaluator_.evaluate(net_, rows);
+  }
+
+  void save(ParameterSet& arrays) override {
+    const Pause pause(*state_->server);
+    fill_net();
+    state_->server->save(arrays);
+    ParameterSet all;
+    add_module(all, *net_);
+    for (const NamedArray& array : all) {
+      if (arrays.find(array.name()) == nullptr) arrays.add(array.layout(), array.bytes());
+    }
+  }
+
+  void restore(const ParameterSet& arrays) override {
+    state_->server->restore(arrays);
+    fill_module(arrays, *net_);
+    for (const std::unique_ptr<GradientWorker>& worker : *state_->workers) worker->set_buffers(arrays);
+  }
+
+  void finish(const RunEnd& end) {
+    state_->server->end();
+    if (lines_) lines_->finish(end);
+  }
+
+ private:
+  class Pause {
+   public:
+    explicit Pause(AsynchronousServer& server) : server_(server) { server_.pause(); }
+    ~Pause() { server_.go_on(); }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    AsynchronousServer& server_;
+  };
+
+  struct State {
+    void work(int worker) {
+      try {
+        use_one_thread();
+        GradientWorker& its = *(*workers)[static_cast<std::size_t>(worker)];
+        while (const std::optional<GradientWork> work = server->next(worker))
+          server->done(worker, *work, its.compute(work->number, *work->parameters.parameters));
+        server->leave(worker);
+      } catch (...) {
+        server->fail(std::current_exception());
+      }
+      const std::lock_guard lock(mutex);
+      --working;
+      changed.notify_all();
+    }
+
+    std::shared_ptr<AsynchronousServer> server;
+    std::shared_ptr<Workers> workers;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t working = 0;
+  };
+
+  static std::function<double(std::int64_t)> rate_of(const Training& training) {
+    return [run = training.run, steps = training.steps, steps_per_epoch = training.steps_per_epoch](std::int64_t step) {
+      return rate_factor(run->schedule, {.step = step, .steps = steps, .steps_per_epoch = steps_per_epoch});
+    };
+  }
+
+  // With the running statistics of the first replica.
+  void fill_net() {
+    ParameterSet all = state_->server->parameters();
+    for (const NamedArray& array : state_->workers->front()->buffers()) all.add(array.layout(), array.bytes());
+    const torch::NoGradGuard no_gradients;
+    auto parameters = net_->named_parameters();
+    auto buffers = net_->named_buffers();
+    for (const NamedArray& array : all) {
+      torch::Tensor* parameter = parameters.find(array.name());
+      copy_to_tensor(array, parameter != nullptr ? *parameter : buffers[array.name()]);
+    }
+  }
+
+  std::shared_ptr<const Run> run_;
+  strategy::ParameterServer strategy_;
+  Communicator* world_;
+  std::int64_t steps_;
+  std::shared_ptr<GraphModule> net_;
+  std::shared_ptr<State> state_;
+  std::optional<GradientLines> lines_;
+  Evaluator evaluator_;
+};
+
+// On the other ranks.
+void serve_gradients(Training& training) {
+  set_up_blas();
+  keep_freed_memory();
+  const Run& run = *training.run;
+  const std::shared_ptr<Workers> workers = make_workers(training);
+  if (training.checkpoint) {
+    for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->set_buffers(training.checkpoint->arrays);
+  }
+  start(training, {});
+  const Slice here = replicas_here(run, training.options.world);
+  const RunEnd end = work_for(*training.options.world,
+                              {.first = static_cast<int>(here.first),
+                               .count = static_cast<int>(here.count),
+                               .compute =
+                                   [workers](int worker, std::int64_t task, const ParameterSet& parameters) {
+                                     return (*workers)[static_cast<std::size_t>(worker)]->compute(task, parameters);
+                                   },
+                               .prepare_thread = use_one_thread,
+                               .is_interrupted = training.options.is_interrupted,
+                               .deadline = run.train.deadline});
+  training.result.reason = end.reason;
+  training.result.step = end.step;
+}
+
+}  // namespace
+
+std::unique_ptr<Stepper> make_asynchronous_stepper(const Training& training) {
+  refuse_rows_alone(*training.run, training.data.train->size());
+  return std::make_unique<AsynchronousStepper>(training);
+}
+
+void fit_asynchronously(Training& training) {
+  training.goes_alone = true;
+  if (!training.speaks()) return serve_gradients(training);
+  const std::unique_ptr<Stepper> stepper = make_asynchronous_stepper(training);
+  run_steps(training, *stepper);
+  static_cast<AsynchronousStepper&>(*stepper).finish({.reason = training.result.reason, .step = training.result.step});
+}
+
+}  // namespace tutti::detail

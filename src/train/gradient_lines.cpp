@@ -1,0 +1,264 @@
+#include "gradient_lines.hpp"
+
+#include <array>
+#include <bit>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <tutti/base/chunk.hpp>
+#include <tutti/base/error.hpp>
+#include <tutti/train/trainer.hpp>
+#include <tutti/transport/parameter_messages.hpp>
+
+namespace tutti::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Reason = event::RunEnded::Reason;
+
+// Above those of collectives, which count their calls from kFirstInternalTag on.
+constexpr std::uint64_t kFirstTag = kFirstInternalTag + (std::uint64_t{1} << 62);
+
+// In a world of two.
+constexpr Rank kServer{0};
+constexpr Rank kOther{1};
+
+Tag tag_of(int worker) { return Tag{kFirstTag + static_cast<std::uint64_t>(worker)}; }
+
+// To the bit, and whatever they are: JSON has no infinity.
+std::uint64_t bits_of(double value) { return std::bit_cast<std::uint64_t>(value); }
+double double_in(const Json& bits) { return std::bit_cast<double>(bits.get<std::uint64_t>()); }
+
+// --- what is said: a worker tells what it made of its last task, and gets the next one ---
+
+struct Ask {
+  std::int64_t number = -1;  // of the last task; none, where below 0
+  GradientReply reply = {};
+  std::string failure = {};
+  bool is_interrupted = false;
+};
+
+struct Answer {
+  std::optional<GradientWork> work = {};
+  RunEnd end = {};  // where there is none
+};
+
+void send_ask(Transport& world, int worker, const Ask& ask, Deadline deadline) {
+  Json metrics = Json::array();
+  for (const MetricSum& its : ask.reply.metrics) metrics.push_back({bits_of(its.sum), bits_of(its.count)});
+  const Json head{{"number", ask.number},
+                  {"rows", ask.reply.rows},
+                  {"batch_rows", ask.reply.batch_rows},
+                  {"loss", bits_of(ask.reply.loss)},
+                  {"weight", bits_of(ask.reply.weight)},
+                  {"metrics", std::move(metrics)},
+                  {"seconds", bits_of(ask.reply.seconds)},
+                  {"has_gradients", ask.reply.gradients != nullptr},
+                  {"failure", ask.failure},
+                  {"is_interrupted", ask.is_interrupted}};
+  send_text(world, kServer, tag_of(worker), head.dump(-1, ' ', false, Json::error_handler_t::replace), deadline);
+  if (ask.reply.gradients) send_parameters(world, kServer, tag_of(worker), *ask.reply.gradients, deadline);
+}
+
+Ask receive_ask(Transport& world, int worker, Deadline deadline) {
+  const Json head = Json::parse(receive_text(world, kOther, tag_of(worker), deadline));
+  Ask ask{.number = head.at("number"),
+          .reply = {.rows = head.at("rows"),
+                    .batch_rows = head.at("batch_rows"),
+                    .loss = double_in(head.at("loss")),
+                    .weight = double_in(head.at("weight")),
+                    .seconds = double_in(head.at("seconds"))},
+          .failure = head.at("failure"),
+          .is_interrupted = head.at("is_interrupted")};
+  for (const Json& its : head.at("metrics")) ask.reply.metrics.push_back({double_in(its.at(0)), double_in(its.at(1))});
+  if (head.at("has_gradients"))
+    ask.reply.gradients =
+        std::make_shared<const ParameterSet>(receive_parameters(world, kOther, tag_of(worker), deadline));
+  return ask;
+}
+
+void send_answer(Transport& world, int worker, const Answer& answer, Deadline deadline) {
+  const Json head{{"number", answer.work ? answer.work->number : -1},
+                  {"reason", static_cast<int>(answer.end.reason)},
+                  {"step", answer.end.step}};
+  send_text(world, kOther, tag_of(worker), head.dump(), deadline);
+  if (answer.work) send_parameters(world, kOther, tag_of(worker), *answer.work->parameters.parameters, deadline);
+}
+
+Answer receive_answer(Transport& world, int worker, Deadline deadline) {
+  const Json head = Json::parse(receive_text(world, kServer, tag_of(worker), deadline));
+  const std::int64_t number = head.at("number");
+  if (number < 0)
+    return {.end = {.reason = static_cast<Reason>(head.at("reason").get<int>()), .step = head.at("step")}};
+  auto parameters = std::make_shared<const ParameterSet>(receive_parameters(world, kServer, tag_of(worker), deadline));
+  return {.work = GradientWork{.number = number, .parameters = {.parameters = std::move(parameters)}}};
+}
+
+// A world of rank 0 and another; both call it.
+std::unique_ptr<Transport> pair_with(Communicator& world, int process, Duration deadline) {
+  const std::array members{kServer, Rank{process}};
+  return world.transport().regroup(members, Deadline::after(deadline));
+}
+
+}  // namespace
+
+// --- rank 0 ---
+
+struct GradientLines::Shared {
+  Shared(std::shared_ptr<AsynchronousServer> its_server, Duration its_deadline)
+      : server(std::move(its_server)), deadline(its_deadline) {}
+
+  void serve(int worker, int process);
+  RunEnd wait_for_end();
+
+  std::vector<std::unique_ptr<Transport>> worlds;  // of two, by process; none with rank 0 itself
+  std::shared_ptr<AsynchronousServer> server;
+  Duration deadline;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<RunEnd> end;
+  bool is_dropped = false;
+  std::vector<std::string> problems;
+  std::atomic<bool> is_interrupted = false;
+  std::size_t serving = 0;
+};
+
+RunEnd GradientLines::Shared::wait_for_end() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return end || is_dropped; });
+  if (!end) throw Error("the run has failed");
+  return *end;
+}
+
+void GradientLines::Shared::serve(int worker, int process) {
+  Transport& world = *worlds[static_cast<std::size_t>(process)];
+  std::optional<GradientWork> work;
+  try {
+    while (true) {
+      const Ask ask = receive_ask(world, worker, Deadline::after(deadline));
+      if (!ask.failure.empty()) {
+        server->fail(std::make_exception_ptr(Error(ask.failure)));
+        return;
+      }
+      if (ask.is_interrupted) is_interrupted = true;
+      if (work && ask.number == work->number) server->done(worker, *work, ask.reply);
+      work = server->next(worker);
+      Answer answer{.work = work};
+      if (!work) {
+        server->leave(worker);
+        answer.end = wait_for_end();
+      }
+      send_answer(world, worker, answer, Deadline::after(deadline));
+      if (!work) return;
+    }
+  } catch (const PeerError& error) {
+    server->leave(worker);
+    const std::lock_guard lock(mutex);
+    if (!end && !is_dropped)
+      problems.push_back(fmt::format(
+          "replica {}, of process {}, {}; the others go on", worker, process,
+          error.kind() == FailureKind::late ? fmt::format("was not heard of for {}", to_string(deadline)) : "is gone"));
+  } catch (...) {
+    server->fail(std::current_exception());
+  }
+}
+
+GradientLines::GradientLines(Communicator& world, std::shared_ptr<AsynchronousServer> server,
+                             const GradientLinesOptions& options)
+    : shared_(std::make_shared<Shared>(std::move(server), options.deadline)) {
+  shared_->worlds.resize(static_cast<std::size_t>(world.size()));
+  for (int p = 1; p < world.size(); ++p)
+    shared_->worlds[static_cast<std::size_t>(p)] = pair_with(world, p, options.deadline);
+  for (int p = 1; p < world.size(); ++p) {
+    const Slice its = chunk(static_cast<std::size_t>(options.replicas), world.size(), p);
+    for (std::size_t worker = its.first; worker < its.end(); ++worker) {
+      ++shared_->serving;
+      std::thread([shared = shared_, worker = static_cast<int>(worker), p] {
+        shared->serve(worker, p);
+        const std::lock_guard lock(shared->mutex);
+        --shared->serving;
+        shared->changed.notify_all();
+      }).detach();
+    }
+  }
+}
+
+GradientLines::~GradientLines() {
+  std::unique_lock lock(shared_->mutex);
+  if (!shared_->end) {
+    for (const std::unique_ptr<Transport>& world : shared_->worlds) {
+      if (world) world->abort({FailureKind::cancelled, {kServer}, "rank 0 has ended the run"});
+    }
+  }
+  shared_->is_dropped = true;
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, shared_->deadline, [&] { return shared_->serving == 0; });
+}
+
+bool GradientLines::is_interrupted() const { return shared_->is_interrupted; }
+
+std::vector<std::string> GradientLines::take_problems() {
+  const std::lock_guard lock(shared_->mutex);
+  return std::exchange(shared_->problems, {});
+}
+
+void GradientLines::finish(const RunEnd& end) {
+  std::unique_lock lock(shared_->mutex);
+  shared_->end = end;
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, shared_->deadline, [&] { return shared_->serving == 0; });
+}
+
+// --- the others ---
+
+RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
+  const std::unique_ptr<Transport> pair = pair_with(world, world.rank().value, options.deadline);
+  Transport& transport = *pair;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  RunEnd end;
+  const auto work_at = [&](int worker) {
+    Ask ask;
+    while (true) {
+      ask.is_interrupted = options.is_interrupted && options.is_interrupted();
+      send_ask(transport, options.first + worker, ask, Deadline::after(options.deadline));
+      const Answer answer = receive_answer(transport, options.first + worker, Deadline::after(options.deadline));
+      if (!answer.work) {
+        const std::lock_guard lock(mutex);
+        end = answer.end;
+        return;
+      }
+      try {
+        ask = {.number = answer.work->number,
+               .reply = options.compute(worker, answer.work->number, *answer.work->parameters.parameters)};
+      } catch (const std::exception& error) {
+        Ask failed;
+        failed.failure = error.what();
+        send_ask(transport, options.first + worker, failed, Deadline::after(options.deadline));
+        throw ToldElsewhere(error.what());
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int worker = 0; worker < options.count; ++worker) {
+    threads.emplace_back([&, worker] {
+      try {
+        if (options.prepare_thread) options.prepare_thread();
+        work_at(worker);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+  return end;
+}
+
+}  // namespace tutti::detail

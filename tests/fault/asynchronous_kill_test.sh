@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# A worker process of an asynchronous parameter server is killed, or stopped for longer than the heartbeat: the others go on
+# without it, and take over what it was at. Where the process with the parameters is killed, the others end and say so.
+#
+#   asynchronous_kill_test.sh <process_worker> <tutti> <TUTTI_SHARED_MEMORY>
+worker=$1 tutti=$2 size=3
+export TUTTI_SHARED_MEMORY=$3 TUTTI_HEARTBEAT=3
+# shellcheck source=tests/fault/processes.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/processes.sh"
+serve
+
+awk 'BEGIN { srand(3); for (i = 0; i < 3000; i++) { k = int(rand() * 3); printf "%f,%f,%f,%d\n", rand() + (k == 0), rand() + (k == 1), rand() + (k == 2), k } }' \
+  >"$scratch/points.csv"
+for consistency in asynchronous bounded_staleness lock_free; do
+  cat >"$scratch/$consistency.json" <<END
+{ "seed": 3,
+  "data": {"source": "csv", "file": "points.csv", "label": 3, "header": false, "batch_size": 30},
+  "graph": {
+    "inputs": {"features": [3]},
+    "nodes": [{"id": "hidden", "op": "linear", "inputs": ["features"], "units": 256},
+              {"id": "act", "op": "tanh", "inputs": ["hidden"]},
+              {"id": "logits", "op": "linear", "inputs": ["act"], "units": 3}],
+    "outputs": ["logits"],
+    "strategy": {"type": "DataParallel", "num_replicas": 4,
+                 "aggregation": {"method": "ParameterServer", "consistency": "$consistency"}} },
+  "loss": "cross_entropy", "metrics": ["accuracy"], "optimizer": {"name": "sgd", "lr": 0.05},
+  "train": {"steps": 3000, "evaluate_every": 200}, "output": "$consistency" }
+END
+done
+
+has_begun() { says 0 '^step 200 '; }
+
+goes_on_without() {  # <consistency> <signal>
+  rm -f "$scratch"/rank*
+  start_all -- "$tutti" train "$scratch/$1.json"
+  within 60 has_begun
+  kill "-$2" "${pids[2]}"
+  for rank in 0 1; do ends $rank with 0; done
+  says 0 'replica 3, of process 2, is gone; the others go on' || fail "rank 0 did not say that replica 3 is gone"
+  says 0 '^finished at step 3000' || fail "the run did not come to its end"
+  if [[ $2 == STOP ]]; then
+    kill -CONT "${pids[2]}"
+    ends 2 with 1
+  fi
+}
+goes_on_without asynchronous KILL
+goes_on_without bounded_staleness KILL
+goes_on_without lock_free KILL
+goes_on_without bounded_staleness STOP
+
+rm -f "$scratch"/rank*
+start_all -- "$tutti" train "$scratch/asynchronous.json"
+within 60 has_begun
+kill -KILL "${pids[0]}"
+for rank in 1 2; do
+  ends $rank with 1
+  says $rank 'rank 0' || fail "rank $rank did not say who is lost"
+done

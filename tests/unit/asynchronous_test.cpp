@@ -1,0 +1,235 @@
+// Runs whose replicas do not wait for each other: what does not depend on who is faster.
+#include <tutti/train/trainer.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tutti/nn/tensor_set.hpp>
+
+#include "support/scratch_folder.hpp"
+#include "support/train_runs.hpp"
+#include "support/usage_error.hpp"
+
+namespace tutti::asynchronous_test {
+namespace {
+
+using namespace tutti::testing;  // NOLINT: what this file is about
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using Reason = event::RunEnded::Reason;
+
+Json server(int replicas, const std::string& consistency, const Json& more = Json::object()) {
+  Json aggregation{{"method", "ParameterServer"}, {"consistency", consistency}};
+  aggregation.update(more);
+  return {{"type", "DataParallel"}, {"num_replicas", replicas}, {"aggregation", aggregation}};
+}
+
+Json run_with(const std::filesystem::path& output, const Json& strategy) {
+  Json run = small_run(output);
+  run["graph"]["strategy"] = strategy;
+  run["data"]["drop_last"] = true;  // two rows for batch norm in each place
+  return run;
+}
+
+// Without what the optimizer keeps, whose names are others.
+void expect_same_weights(const ParameterSet& one, const ParameterSet& other, double tolerance) {
+  for (const char* name : {"hidden.weight", "hidden.bias", "body.norm.weight", "body.norm.running_mean",
+                           "body.wide.weight", "logits.weight", "logits.bias"}) {
+    const torch::Tensor a = tensor_of(one.at(name));
+    const torch::Tensor b = tensor_of(other.at(name));
+    EXPECT_LE((a - b).abs().max().item<double>(), tolerance) << name;
+  }
+}
+
+// Nobody is there to be faster: what one replica learns is what Local learns, to the bit.
+TEST(Asynchronous, OneReplicaLearnsWhatLocalDoes) {
+  const ScratchFolder scratch;
+  for (const Json& optimizer : {Json({{"name", "sgd"}, {"lr", 0.05}, {"momentum", 0.9}}), Json({{"name", "adam"}})}) {
+    Json document = run_with(scratch / ("local" + optimizer["name"].get<std::string>()), {{"type", "Local"}});
+    document["optimizer"] = optimizer;
+    document["schedule"] = {{"name", "cosine"}};
+    document["graph"]["nodes"][0]["lr_factor"] = 0.5;
+    const ParameterSet local = arrays_in(train_small(read_small(document)).result.last_checkpoint);
+    for (const char* consistency : {"asynchronous", "bounded_staleness", "lock_free"}) {
+      SCOPED_TRACE(consistency);
+      document["output"] = (scratch / (consistency + optimizer["name"].get<std::string>())).string();
+      document["graph"]["strategy"] = server(1, consistency);
+      const Trained trained = train_small(read_small(document));
+      // Without locks a change is the difference of what was and what would be, rounded once more.
+      const double tolerance = consistency == std::string("lock_free") ? 1e-5 : 0;
+      expect_same_weights(arrays_in(trained.result.last_checkpoint), local, tolerance);
+    }
+  }
+}
+
+// Which rows a step has does depend on who is faster; that each comes up once in an epoch does not.
+TEST(Asynchronous, TakesEveryRowOfAnEpochOnce) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const char* consistency : {"asynchronous", "bounded_staleness", "lock_free"}) {
+    for (const int processes : {1, 2, 3}) {
+      SCOPED_TRACE(std::string(consistency) + " on " + std::to_string(processes));
+      std::mutex mutex;
+      std::vector<std::int64_t> taken;
+      Registry registry;
+      registry.data_sources.add(
+          {.name = "numbered", .resolve = [&](const Options&) {
+             struct Numbered final : Dataset {
+               Numbered(std::mutex& its_mutex, std::vector<std::int64_t>& its_taken)
+                   : mutex(its_mutex), taken(its_taken) {}
+               std::int64_t size() const override { return 60; }
+               DataRows rows(std::span<const std::int64_t> numbers) const override {
+                 const std::lock_guard lock(mutex);
+                 if (numbers.size() > 1)  // the first one is looked at by itself
+                   taken.insert(taken.end(), numbers.begin(), numbers.end());
+                 const auto count = static_cast<std::int64_t>(numbers.size());
+                 return {.inputs = {torch::ones({count, 4})}, .target = torch::zeros({count}, torch::kInt64)};
+               }
+               std::mutex& mutex;
+               std::vector<std::int64_t>& taken;
+             };
+             return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
+                                               .target = {.shape = {}, .type = ValueType::int64},
+                                               .classes = 3},
+                               .open = [&] { return DataSplits{.train = std::make_shared<Numbered>(mutex, taken)}; }};
+           }});
+      Json document = run_with(scratch / std::to_string(number++), server(3, consistency));
+      document["data"] = {{"source", "numbered"}, {"batch_size", 12}};
+      document["train"] = {{"epochs", 2}};
+      const tutti::Run run = read_run(JsonDocument::parse(document.dump(), "run.json").root(), registry);
+      taken.clear();
+      const Trained trained = train_small(run, {.processes = processes});
+      EXPECT_EQ(trained.result.step, 10);
+      std::ranges::sort(taken);
+      std::vector<std::int64_t> twice;
+      for (std::int64_t i = 0; i < 60; ++i) twice.insert(twice.end(), {i, i});
+      EXPECT_EQ(taken, twice);
+      std::int64_t rows = 0;
+      for (const event::StepEnded& step : trained.told->of<event::StepEnded>()) rows += step.rows;
+      EXPECT_EQ(rows, 120);
+    }
+  }
+}
+
+TEST(Asynchronous, GoesOnWhereItEnded) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const char* consistency : {"asynchronous", "bounded_staleness", "lock_free"}) {
+    SCOPED_TRACE(consistency);
+    // With one replica to the bit.
+    Json document = run_with(scratch / std::to_string(number++), server(1, consistency));
+    const ParameterSet whole = arrays_in(train_small(read_small(document)).result.last_checkpoint);
+    for (const std::int64_t at : {1, 9}) {
+      document["output"] = (scratch / std::to_string(number++)).string();
+      EXPECT_EQ(train_small(read_small(document), {.interrupt_at = at}).result.reason, Reason::interrupted);
+      expect_same_weights(arrays_in(train_small(read_small(document), {.resume = true}).result.last_checkpoint), whole,
+                          consistency == std::string("lock_free") ? 1e-5 : 0);
+    }
+    // With several, and then others.
+    for (const int processes : {1, 2}) {
+      document = run_with(scratch / std::to_string(number++), server(3, consistency));
+      const Trained first = train_small(read_small(document), {.processes = processes, .interrupt_at = 5});
+      EXPECT_EQ(first.result.step, 5);
+      const Trained rest = train_small(read_small(document), {.processes = 3 - processes, .resume = true});
+      EXPECT_EQ(rest.result.reason, Reason::finished);
+      EXPECT_EQ(rest.result.step, 14);
+      EXPECT_EQ(rest.told->of<event::RunStarted>()[0].first_step, 5);
+    }
+  }
+}
+
+TEST(Asynchronous, LearnsOnThreadsAndOnProcesses) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const Json& strategy :
+       {server(3, "asynchronous"), server(3, "bounded_staleness", {{"max_staleness", 1}}), server(3, "lock_free"),
+        server(3, "asynchronous", {{"rate_exponent", 0.5}, {"delay_compensation", 0.04}})}) {
+    for (const int processes : {1, 3}) {
+      Json document = run_with(scratch / std::to_string(number++), strategy);
+      document["train"] = {{"steps", 120}};
+      const Trained trained = train_small(read_small(document), {.processes = processes});
+      EXPECT_GT(trained.result.best.value.value_or(0), 0.75) << strategy.dump() << " on " << processes;
+    }
+  }
+}
+
+TEST(Asynchronous, TellsHowOldGradientsWere) {
+  const ScratchFolder scratch;
+  for (const int processes : {1, 2}) {
+    const Trained trained = train_small(
+        read_small(run_with(scratch / std::to_string(processes), server(4, "asynchronous"))), {.processes = processes});
+    double gradients = 0;
+    for (const event::StepEnded& step : trained.told->of<event::StepEnded>()) {
+      for (const NamedNumber& count : step.counts) {
+        EXPECT_THAT(count.name, StartsWith("staleness_"));
+        gradients += count.value;
+      }
+    }
+    EXPECT_EQ(gradients, 14 * 4);
+    EXPECT_THAT(trained.told->of<event::RunStarted>()[0].engine, HasSubstr("the bits depend on who is faster"));
+  }
+}
+
+TEST(Asynchronous, EndsForAllWhereAGradientIsNotFinite) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const char* consistency : {"asynchronous", "lock_free"}) {
+    for (const int processes : {1, 2}) {
+      Json document = run_with(scratch / std::to_string(number++), server(2, consistency));
+      document["optimizer"] = {{"name", "sgd"}, {"lr", 1e30}};
+      try {
+        (void)train_small(read_small(document), {.processes = processes});
+        ADD_FAILURE() << "it should not be finite";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), StartsWith("step "));
+        EXPECT_THAT(error.what(), HasSubstr("infinite or not a number"));
+      }
+    }
+  }
+}
+
+TEST(Asynchronous, TellsWhatReplicasDidWhen) {
+  const ScratchFolder scratch;
+  for (const int processes : {1, 2}) {
+    const Trained trained =
+        train_small(read_small(run_with(scratch / std::to_string(processes), server(2, "asynchronous"))),
+                    {.processes = processes, .trace = true});
+    EXPECT_EQ(trained.told->of<event::SpanEnded>().empty(), false);
+    for (const event::SpanEnded& span : trained.told->of<event::SpanEnded>()) EXPECT_EQ(span.name, "gradients");
+  }
+}
+
+TEST(Asynchronous, RefusesWhatNeedsStepsThatAreTakenTogether) {
+  const ScratchFolder scratch;
+  const auto refused = [&](const auto& change) {
+    Json document = run_with(scratch / "run", server(2, "asynchronous"));
+    change(document);
+    return why_not_trainable(read_small(document), 1).value_or("");
+  };
+  EXPECT_EQ(refused([](Json&) {}), "");
+  EXPECT_EQ(refused([](Json& run) { run["train"]["accumulate"] = 2; }),
+            "train.accumulate: replicas that do not wait for each other take 1 step to an update, found 2");
+  EXPECT_EQ(refused([](Json& run) {
+              run["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+            }),
+            "replicas that do not wait for each other share all parameters, and a subgraph is Local");
+}
+
+TEST(Asynchronous, SaysWhereACheckpointIsOfAnotherKindOfRun) {
+  const ScratchFolder scratch;
+  Json document = run_with(scratch / "run", data_parallel(2));
+  (void)train_small(read_small(document), {.interrupt_at = 3});
+  document["graph"]["strategy"] = server(2, "asynchronous");
+  EXPECT_THAT(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
+              HasSubstr("--from begins with its weights"));
+}
+
+}  // namespace
+}  // namespace tutti::asynchronous_test
