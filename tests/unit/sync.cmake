@@ -1,6 +1,6 @@
 tutti_suite(gradient_sync SOURCES unit/gradient_sync_test.cpp LINKS tutti_sync)
-tutti_test(unit/gradient_sync_test SUITE gradient_sync LINKS tutti_sync tutti_threads_worlds)
-tutti_test(unit/mesh_gradient_sync_test SUITE gradient_sync LINKS tutti_sync tutti_mesh_worlds)
+tutti_test(unit/gradient_sync_test SUITE gradient_sync LINKS tutti_sync tutti_threads_worlds EACH)
+tutti_test(unit/mesh_gradient_sync_test SUITE gradient_sync LINKS tutti_sync tutti_mesh_worlds EACH)
 tutti_test(unit/threaded_gradient_sync_test LINKS tutti_sync)
 tutti_test(unit/data_parallel_trainer_test LINKS tutti_sync ONE_THREAD)
 tutti_test(unit/sync_strategy_test LINKS tutti_sync ONE_THREAD)
