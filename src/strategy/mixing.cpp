@@ -110,9 +110,42 @@ std::vector<MixingWeight> MixingMatrix::row(int replica) const {
 // what becomes of a wave at replica 0 is its eigenvalue.
 double MixingMatrix::second_eigenvalue() const {
   if (replicas_ == 1 || topology_ == Topology::complete) return 0;
-  if (topology_ == Topology::random) return second_of_random();
+  if (topology_ != Topology::random) return second_of_waves(row(0));
+  std::vector<std::vector<MixingWeight>> rows;
+  for (int i = 0; i < replicas_; ++i) rows.push_back(row(i));
+  return second_of_random(rows);
+}
+
+// The expected matrix: with each event a share of 1/n of it is the mean of replica i and a neighbour.
+double MixingMatrix::gossip_eigenvalue() const {
+  if (replicas_ == 1) return 0;
+  const double n = replicas_;
+  if (topology_ == Topology::complete) return 1 - 1 / (n - 1);
+  std::vector<std::vector<MixingWeight>> rows(static_cast<std::size_t>(replicas_));
+  const auto add = [&](int i, int j, double weight) {
+    std::vector<MixingWeight>& its = rows[static_cast<std::size_t>(i)];
+    const auto found = std::ranges::find(its, j, &MixingWeight::replica);
+    if (found == its.end())
+      its.push_back({j, weight});
+    else
+      found->weight += weight;
+  };
+  for (int i = 0; i < replicas_; ++i) add(i, i, 1);
+  for (int i = 0; i < replicas_; ++i) {
+    const std::vector<int> others = neighbours(i);
+    const double share = 1 / (2 * n * static_cast<double>(others.size()));
+    for (const int j : others) {
+      add(i, i, -share);
+      add(j, j, -share);
+      add(i, j, share);
+      add(j, i, share);
+    }
+  }
+  return topology_ == Topology::random ? second_of_random(rows) : second_of_waves(rows.front());
+}
+
+double MixingMatrix::second_of_waves(const std::vector<MixingWeight>& first) const {
   const auto [rows, columns] = topology_ == Topology::torus ? grid_ : std::pair(1, replicas_);
-  const std::vector<MixingWeight> first = row(0);
   double second = 0;
   for (int k = 0; k < rows; ++k) {
     for (int l = k == 0 ? 1 : 0; l < columns; ++l) {
@@ -129,12 +162,10 @@ double MixingMatrix::second_eigenvalue() const {
 }
 
 // Differences from the mean are mixed until their length shrinks by the same factor again and again.
-double MixingMatrix::second_of_random() const {
+double MixingMatrix::second_of_random(const std::vector<std::vector<MixingWeight>>& rows) const {
   constexpr int kMostSteps = 10'000;
   constexpr double kPrecision = 1e-12;
   const auto n = static_cast<std::size_t>(replicas_);
-  std::vector<std::vector<MixingWeight>> rows;
-  for (int i = 0; i < replicas_; ++i) rows.push_back(row(i));
   std::vector<double> now(n);
   RandomStream draws({kTopologyDraws});
   for (double& value : now) value = draws.uniform() - 0.5;

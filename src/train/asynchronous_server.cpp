@@ -9,10 +9,12 @@
 
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
+#include <tutti/base/random.hpp>
 #include <tutti/coordinate/parameter_server.hpp>
 #include <tutti/coordinate/shared_parameters.hpp>
 #include <tutti/coordinate/update_check.hpp>
 #include <tutti/coordinate/update_rule.hpp>
+#include <tutti/strategy/mixing.hpp>
 
 namespace tutti::detail {
 namespace {
@@ -23,15 +25,16 @@ constexpr const char* kTasks = "asynchronous/tasks";
 
 class VersionedModel final : public AsynchronousModel {
  public:
-  VersionedModel(ParameterSet parameters, const AsynchronousServerOptions& options)
-      : server_(make_update_rule(options.rule, options.rate_factors), options.workers,
-                {.consistency = options.strategy.consistency,
-                 .max_staleness = options.strategy.max_staleness,
-                 .staleness = {.rate_exponent = options.strategy.rate_exponent,
-                               .delay_compensation = options.strategy.delay_compensation},
-                 // Who is gone is told by its thread or its transport.
-                 .heartbeat = options.deadline,
-                 .deadline = options.deadline}) {
+  VersionedModel(ParameterSet parameters, const strategy::ParameterServer& strategy,
+                 const AsynchronousServerOptions& options)
+      : server_(
+            make_update_rule(options.rule, options.rate_factors), options.workers,
+            {.consistency = strategy.consistency,
+             .max_staleness = strategy.max_staleness,
+             .staleness = {.rate_exponent = strategy.rate_exponent, .delay_compensation = strategy.delay_compensation},
+             // Who is gone is told by its thread or its transport.
+             .heartbeat = options.deadline,
+             .deadline = options.deadline}) {
     server_.set_model_parameters(std::move(parameters));
   }
 
@@ -53,6 +56,31 @@ class VersionedModel final : public AsynchronousModel {
 
 // --- without: each worker has an optimizer of its own, and adds to the same numbers what it would change ---
 
+std::string worker_prefix(std::size_t worker) { return fmt::format("worker/{}/", worker); }
+
+void refuse_unless_finite(const ParameterSet& gradients) {
+  for (const NamedArray& array : gradients) {
+    if (!has_finite_numbers(array))
+      throw UsageError(fmt::format("\"{}\" has gradients that are infinite or not a number", array.name()));
+  }
+}
+
+// A worker that was not there takes after the first.
+void restore_rule(UpdateRule& rule, const ParameterSet& arrays, std::size_t worker) {
+  const bool was_there = arrays.find(worker_prefix(worker) + "step") != nullptr;
+  rule.restore(arrays, worker_prefix(was_there ? worker : 0));
+}
+
+void copy_from(const ParameterSet& arrays, const std::string& prefix, ParameterSet& to) {
+  for (NamedArray& array : to) {
+    const NamedArray& saved = arrays.at(prefix + array.name());
+    if (saved.shape() != array.shape() || saved.type() != array.type())
+      throw UsageError(
+          fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()), to_string(array.layout())));
+    std::ranges::copy(saved.bytes(), array.bytes().begin());
+  }
+}
+
 class LockFreeModel final : public AsynchronousModel {
  public:
   LockFreeModel(ParameterSet parameters, const AsynchronousServerOptions& options) : shared_(parameters) {
@@ -66,10 +94,7 @@ class LockFreeModel final : public AsynchronousModel {
 
   void push(int worker, const GradientWork&, const GradientReply& reply, double rate_factor) override {
     Seat& seat = seats_[static_cast<std::size_t>(worker)];
-    for (const NamedArray& array : *reply.gradients) {
-      if (!has_finite_numbers(array))
-        throw UsageError(fmt::format("\"{}\" has gradients that are infinite or not a number", array.name()));
-    }
+    refuse_unless_finite(*reply.gradients);
     shared_.read(seat.parameters);
     ParameterSet before = seat.parameters;
     seat.rule->apply(seat.parameters, *reply.gradients, {.rate_factor = rate_factor});
@@ -91,23 +116,14 @@ class LockFreeModel final : public AsynchronousModel {
 
   void save(ParameterSet& arrays) const override {
     for (const NamedArray& array : shared_.read()) arrays.add(array.layout(), array.bytes());
-    for (std::size_t worker = 0; worker < seats_.size(); ++worker) seats_[worker].rule->save(arrays, prefix_of(worker));
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker)
+      seats_[worker].rule->save(arrays, worker_prefix(worker));
   }
 
-  // A worker that was not there takes after the first.
   void restore(const ParameterSet& arrays) override {
     ParameterSet now = shared_.read();
-    for (NamedArray& array : now) {
-      const NamedArray& saved = arrays.at(array.name());
-      if (saved.layout() != array.layout())
-        throw UsageError(fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()),
-                                     to_string(array.layout())));
-      std::ranges::copy(saved.bytes(), array.bytes().begin());
-    }
-    for (std::size_t worker = 0; worker < seats_.size(); ++worker) {
-      const bool was_there = arrays.find(prefix_of(worker) + "step") != nullptr;
-      seats_[worker].rule->restore(arrays, prefix_of(was_there ? worker : 0));
-    }
+    copy_from(arrays, "", now);
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker) restore_rule(*seats_[worker].rule, arrays, worker);
     for (std::size_t i = 0; i < now.size(); ++i) {
       dispatch(now[i].type(), [&]<typename T>(std::type_identity<T>) {
         const SharedArray<T> its = shared_.array<T>(i);
@@ -123,19 +139,136 @@ class LockFreeModel final : public AsynchronousModel {
     ParameterSet parameters;
   };
 
-  static std::string prefix_of(std::size_t worker) { return fmt::format("worker/{}/", worker); }
-
   SharedParameters shared_;
   std::vector<Seat> seats_;
+};
+
+// --- everybody has all parameters, and takes the mean with a neighbour after each of its gradients ---
+
+class GossipModel final : public AsynchronousModel {
+ public:
+  GossipModel(const ParameterSet& parameters, const AsynchronousServerOptions& options)
+      : mixing_(std::get<strategy::Decentralized>(options.strategy).topology,
+                {.replicas = options.workers, .seed = options.seed}),
+        seed_(options.seed) {
+    for (int worker = 0; worker < options.workers; ++worker) {
+      Seat& seat = *seats_.emplace_back(std::make_unique<Seat>());
+      seat.rule = make_update_rule(options.rule, options.rate_factors);
+      seat.rule->prepare(parameters);
+      seat.parameters = parameters;
+    }
+  }
+
+  ModelSnapshot pull(int worker) override {
+    Seat& seat = at(worker);
+    const std::lock_guard lock(seat.mutex);
+    return {std::make_shared<const ParameterSet>(seat.parameters), 0};
+  }
+
+  void push(int worker, const GradientWork&, const GradientReply& reply, double rate_factor) override {
+    refuse_unless_finite(*reply.gradients);
+    Seat& seat = at(worker);
+    std::uint64_t meeting = 0;
+    {
+      const std::lock_guard lock(seat.mutex);
+      // What one replica learns of its share is learnt by one of so many.
+      seat.rule->apply(seat.parameters, *reply.gradients, {.rate_factor = rate_factor * mixing_.size()});
+      meeting = static_cast<std::uint64_t>(seat.meetings++);
+    }
+    const std::vector<int> others = mixing_.neighbours(worker);
+    if (others.empty()) return;
+    RandomStream draws({seed_, kMeetingDraws, static_cast<std::uint64_t>(worker), meeting});
+    Seat& other = at(others[draws.below(others.size())]);
+    const std::scoped_lock both(seat.mutex, other.mutex);
+    for (std::size_t i = 0; i < seat.parameters.size(); ++i) {
+      dispatch(seat.parameters[i].type(), [&]<typename T>(std::type_identity<T>) {
+        if constexpr (std::is_floating_point_v<T>) {
+          const std::span<T> its = seat.parameters[i].values<T>();
+          const std::span<T> theirs = other.parameters[i].values<T>();
+          for (std::size_t j = 0; j < its.size(); ++j) its[j] = theirs[j] = (its[j] + theirs[j]) / 2;
+        }
+      });
+    }
+  }
+  StalenessCounts staleness() const override { return {}; }
+  void leave(int) override {}
+
+  // Their mean.
+  ParameterSet parameters() const override {
+    std::vector<ParameterSet> all;
+    for (const std::unique_ptr<Seat>& seat : seats_) {
+      const std::lock_guard lock(seat->mutex);
+      all.push_back(seat->parameters);
+    }
+    ParameterSet mean = all.front();
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      dispatch(mean[i].type(), [&]<typename T>(std::type_identity<T>) {
+        if constexpr (std::is_floating_point_v<T>) {
+          const std::span<T> to = mean[i].values<T>();
+          for (std::size_t j = 0; j < to.size(); ++j) {
+            double sum = 0;
+            for (const ParameterSet& its : all) sum += static_cast<double>(its[i].values<T>()[j]);
+            to[j] = static_cast<T>(sum / static_cast<double>(all.size()));
+          }
+        }
+      });
+    }
+    return mean;
+  }
+
+  void save(ParameterSet& arrays) const override {
+    for (const NamedArray& array : parameters()) arrays.add(array.layout(), array.bytes());
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker) {
+      const Seat& seat = *seats_[worker];
+      const std::lock_guard lock(seat.mutex);
+      for (const NamedArray& array : seat.parameters)
+        arrays.add({replica_prefix(worker) + array.name(), array.shape(), array.type()}, array.bytes());
+      seat.rule->save(arrays, worker_prefix(worker));
+      arrays.add(worker_prefix(worker) + "meetings", {}, ConstArray(&seat.meetings, 1, DataType::int64));
+    }
+  }
+
+  // Who was not there has the mean.
+  void restore(const ParameterSet& arrays) override {
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker) {
+      Seat& seat = *seats_[worker];
+      const std::lock_guard lock(seat.mutex);
+      const std::string first = replica_prefix(worker) + seat.parameters[0].name();
+      copy_from(arrays, arrays.find(first) != nullptr ? replica_prefix(worker) : "", seat.parameters);
+      restore_rule(*seat.rule, arrays, worker);
+      const NamedArray* meetings = arrays.find(worker_prefix(worker) + "meetings");
+      seat.meetings = meetings != nullptr ? meetings->values<std::int64_t>()[0] : 0;
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kMeetingDraws = 0x905519;
+
+  struct Seat {
+    mutable std::mutex mutex;
+    std::unique_ptr<UpdateRule> rule;
+    ParameterSet parameters;
+    std::int64_t meetings = 0;
+  };
+
+  static std::string replica_prefix(std::size_t worker) { return fmt::format("replica/{}/", worker); }
+
+  Seat& at(int worker) { return *seats_[static_cast<std::size_t>(worker)]; }
+
+  MixingMatrix mixing_;
+  std::uint64_t seed_;
+  std::vector<std::unique_ptr<Seat>> seats_;
 };
 
 }  // namespace
 
 std::unique_ptr<AsynchronousModel> make_asynchronous_model(ParameterSet parameters,
                                                            const AsynchronousServerOptions& options) {
-  if (options.strategy.consistency == strategy::Consistency::lock_free)
+  const auto* server = std::get_if<strategy::ParameterServer>(&options.strategy);
+  if (server == nullptr) return std::make_unique<GossipModel>(parameters, options);
+  if (server->consistency == strategy::Consistency::lock_free)
     return std::make_unique<LockFreeModel>(std::move(parameters), options);
-  return std::make_unique<VersionedModel>(std::move(parameters), options);
+  return std::make_unique<VersionedModel>(std::move(parameters), *server, options);
 }
 
 AsynchronousServer::AsynchronousServer(ParameterSet parameters, const AsynchronousServerOptions& options)

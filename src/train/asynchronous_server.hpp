@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <tutti/base/deadline.hpp>
@@ -35,8 +36,9 @@
 namespace tutti::detail {
 
 struct AsynchronousServerOptions {
-  int workers = 1;  // and as many shards has each batch
-  strategy::ParameterServer strategy = {};
+  int workers = 1;                                                                 // and as many shards has each batch
+  std::variant<strategy::ParameterServer, strategy::Decentralized> strategy = {};  // the latter with gossip
+  std::uint64_t seed = 0;                                                          // of whom who meets
   OptimizerRule rule = {};
   std::vector<double> rate_factors = {};  // of the learning rate, by array
   std::function<double(std::int64_t step)> rate_factor =
@@ -72,7 +74,7 @@ struct AsynchronousStep {
   StalenessCounts staleness = {};  // empty where there are no versions
 };
 
-// What the workers train: with versions, or without.
+// What the workers train: with versions, or without, or everybody parameters of their own.
 class AsynchronousModel {
  public:
   virtual ~AsynchronousModel() = default;

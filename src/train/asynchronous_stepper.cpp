@@ -2,10 +2,12 @@
 // they come. Rank 0 has the server and goes step by step; other processes have workers alone.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 #include <tutti/base/chunk.hpp>
@@ -13,6 +15,7 @@
 #include <tutti/nn/memory.hpp>
 #include <tutti/nn/one_thread.hpp>
 #include <tutti/nn/tensor_set.hpp>
+#include <tutti/strategy/mixing.hpp>
 #include <tutti/train/torch_optimizer.hpp>
 
 #include "asynchronous_server.hpp"
@@ -59,7 +62,7 @@ class AsynchronousStepper final : public Stepper {
  public:
   explicit AsynchronousStepper(const Training& training)
       : run_(training.run),
-        strategy_(std::get<strategy::ParameterServer>(parallel_of(*run_).aggregation)),
+        strategy_(strategy_of(*run_)),
         world_(training.options.world),
         steps_(training.steps),
         net_(made_net(*run_, training.weights, training.options.from)),
@@ -72,6 +75,7 @@ class AsynchronousStepper final : public Stepper {
     state_->server = std::make_shared<AsynchronousServer>(
         values_of(trained), AsynchronousServerOptions{.workers = static_cast<int>(parallel_of(*run_).num_replicas),
                                                       .strategy = strategy_,
+                                                      .seed = run_->seed,
                                                       .rule = run_->optimizer,
                                                       .rate_factors = std::move(trained.rate_factors),
                                                       .rate_factor = rate_of(training),
@@ -87,19 +91,8 @@ class AsynchronousStepper final : public Stepper {
   }
 
   std::string describe() const override {
-    const auto name = [&] {
-      switch (strategy_.consistency) {
-        case strategy::Consistency::bounded_staleness:
-          return fmt::format("nobody is more than {} steps ahead of the slowest", strategy_.max_staleness);
-        case strategy::Consistency::lock_free:
-          return std::string("everybody adds to the same parameters, without locks");
-        default: return std::string("nobody waits");
-      }
-    };
-    return fmt::format(
-        "{} replicas{} send gradients to one that has the parameters; {}; the bits depend on who is faster",
-        parallel_of(*run_).num_replicas, world_ == nullptr ? "" : fmt::format(", on {} processes,", world_->size()),
-        name());
+    return fmt::format("{} replicas{} {}; the bits depend on who is faster", parallel_of(*run_).num_replicas,
+                       world_ == nullptr ? "" : fmt::format(" on {} processes", world_->size()), what_they_do());
   }
 
   void begin(std::int64_t steps_taken) override {
@@ -204,6 +197,31 @@ class AsynchronousStepper final : public Stepper {
     std::size_t working = 0;
   };
 
+  using Strategy = std::variant<strategy::ParameterServer, strategy::Decentralized>;
+
+  static Strategy strategy_of(const Run& run) {
+    const strategy::GradientAggregation& aggregation = parallel_of(run).aggregation;
+    if (const auto* decentralized = std::get_if<strategy::Decentralized>(&aggregation)) return *decentralized;
+    return std::get<strategy::ParameterServer>(aggregation);
+  }
+
+  std::string what_they_do() const {
+    if (const auto* decentralized = std::get_if<strategy::Decentralized>(&strategy_)) {
+      const MixingMatrix mixing(decentralized->topology,
+                                {.replicas = static_cast<int>(parallel_of(*run_).num_replicas), .seed = run_->seed});
+      return fmt::format(
+          "with parameters of their own; after each of its gradients a replica takes the mean with a neighbour in a "
+          "topology {}: spectral gap {:.3g} for a gradient of each",
+          strategy::topology_name(decentralized->topology), 1 - std::pow(mixing.gossip_eigenvalue(), mixing.size()));
+    }
+    const auto& server = std::get<strategy::ParameterServer>(strategy_);
+    const std::string sends = "send gradients to one that has the parameters; ";
+    if (server.consistency == strategy::Consistency::bounded_staleness)
+      return fmt::format("{}nobody is more than {} steps ahead of the slowest", sends, server.max_staleness);
+    if (server.consistency == strategy::Consistency::lock_free) return "add to the same parameters, without locks";
+    return sends + "nobody waits";
+  }
+
   static std::function<double(std::int64_t)> rate_of(const Training& training) {
     return [run = training.run, steps = training.steps, steps_per_epoch = training.steps_per_epoch](std::int64_t step) {
       return rate_factor(run->schedule, {.step = step, .steps = steps, .steps_per_epoch = steps_per_epoch});
@@ -224,7 +242,7 @@ class AsynchronousStepper final : public Stepper {
   }
 
   std::shared_ptr<const Run> run_;
-  strategy::ParameterServer strategy_;
+  Strategy strategy_;
   Communicator* world_;
   std::int64_t steps_;
   std::shared_ptr<GraphModule> net_;

@@ -160,7 +160,10 @@ Footprint footprint_of(const Run& run) {
     const MixingMatrix mixing(decentralized->topology,
                               {.replicas = static_cast<int>(footprint.replicas), .seed = run.seed});
     double heard = 0;
-    for (int i = 0; i < mixing.size(); ++i) heard += static_cast<double>(mixing.neighbours(i).size());
+    for (int i = 0; i < mixing.size(); ++i) {
+      const auto neighbours = static_cast<double>(mixing.neighbours(i).size());
+      heard += decentralized->gossip ? std::min(2.0, 2 * neighbours) : neighbours;  // both give to the other
+    }
     footprint.moved = heard * mixed;
   }
   if (std::holds_alternative<strategy::ModelParallel>(graph.effective_strategy()) && !wants_partitions(run)) {

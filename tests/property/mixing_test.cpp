@@ -161,6 +161,49 @@ TEST(MixingMatrix, BringsReplicasTogetherAtThatRate) {
   });
 }
 
+// On the average over many runs the square of the distance shrinks as the expected matrix says, or faster.
+TEST(Gossip, BringsReplicasTogetherAtTheRateOfItsExpectedMatrix) {
+  for_each_matrix([](const MixingMatrix& mixing) {
+    const auto n = static_cast<std::size_t>(mixing.size());
+    if (n == 1) return;
+    constexpr int kRuns = 200;
+    const int events = 6 * mixing.size();
+    RandomStream draws({17});
+    double before = 0;
+    double after = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      std::vector<double> values(n);
+      double mean = 0;
+      for (double& value : values) mean += (value = draws.uniform()) / static_cast<double>(n);
+      const auto square = [&] {
+        double sum = 0;
+        for (const double value : values) sum += (value - mean) * (value - mean);
+        return sum;
+      };
+      before += square();
+      for (int event = 0; event < events; ++event) {
+        const auto i = static_cast<std::size_t>(draws.below(n));
+        const std::vector<int> others = mixing.neighbours(static_cast<int>(i));
+        const auto j = static_cast<std::size_t>(others[draws.below(others.size())]);
+        values[i] = values[j] = (values[i] + values[j]) / 2;
+      }
+      after += square();
+    }
+    const double bound = std::pow(mixing.gossip_eigenvalue(), events);
+    EXPECT_LE(after / before, 1.5 * bound + 1e-12);
+    EXPECT_LT(mixing.gossip_eigenvalue(), 1);
+  });
+}
+
+TEST(Gossip, KnowsTheEigenvalueOfItsExpectedMatrix) {
+  // Of a pair one event makes both alike; of n that all meet each other it is 1 - 1 / (n - 1).
+  EXPECT_NEAR(MixingMatrix(Topology::ring, {.replicas = 2}).gossip_eigenvalue(), 0, 1e-12);
+  EXPECT_NEAR(MixingMatrix(Topology::complete, {.replicas = 5}).gossip_eigenvalue(), 0.75, 1e-12);
+  EXPECT_NEAR(MixingMatrix(Topology::exponential, {.replicas = 3}).gossip_eigenvalue(), 0.5, 1e-12);
+  // 1 - (2 - 2 cos(2 pi / n)) / (2 n)
+  EXPECT_NEAR(MixingMatrix(Topology::ring, {.replicas = 6}).gossip_eigenvalue(), 1 - 1.0 / 12, 1e-12);
+}
+
 // What differs least between neighbours is what stays longest.
 TEST(MixingMatrix, TakesThatLongWhereDifferencesAreAWave) {
   const MixingMatrix ring(Topology::ring, {.replicas = 12});

@@ -38,6 +38,12 @@ Json run_with(const std::filesystem::path& output, const Json& strategy) {
   return run;
 }
 
+Json gossip(int replicas, const std::string& topology) {
+  return {{"type", "DataParallel"},
+          {"num_replicas", replicas},
+          {"aggregation", {{"method", "Decentralized"}, {"topology", topology}, {"gossip", true}}}};
+}
+
 // Without what the optimizer keeps, whose names are others.
 void expect_same_weights(const ParameterSet& one, const ParameterSet& other, double tolerance) {
   for (const char* name : {"hidden.weight", "hidden.bias", "body.norm.weight", "body.norm.running_mean",
@@ -204,6 +210,43 @@ TEST(Asynchronous, TellsWhatReplicasDidWhen) {
     EXPECT_EQ(trained.told->of<event::SpanEnded>().empty(), false);
     for (const event::SpanEnded& span : trained.told->of<event::SpanEnded>()) EXPECT_EQ(span.name, "gradients");
   }
+}
+
+TEST(Gossip, LearnsAndGoesOn) {
+  const ScratchFolder scratch;
+  for (const char* topology : {"ring", "complete", "exponential", "torus", "random"}) {
+    SCOPED_TRACE(topology);
+    Json document = run_with(scratch / topology, gossip(4, topology));
+    document["train"] = {{"steps", 120}};
+    const Trained first = train_small(read_small(document), {.interrupt_at = 60});
+    EXPECT_EQ(first.result.step, 60);
+    const Trained rest = train_small(read_small(document), {.resume = true});
+    EXPECT_EQ(rest.result.step, 120);
+    EXPECT_GT(rest.result.best.value.value_or(0), 0.75);
+    EXPECT_THAT(rest.told->of<event::RunStarted>()[0].engine, HasSubstr(std::string("topology ") + topology));
+    // What is read is the mean of what everybody has.
+    const ParameterSet arrays = arrays_in(rest.result.last_checkpoint);
+    torch::Tensor sum = torch::zeros({6, 4}, torch::kFloat64);
+    for (const char* replica : {"0", "1", "2", "3"})
+      sum += tensor_of(arrays.at(std::string("replica/") + replica + "/hidden.weight")).to(torch::kFloat64);
+    EXPECT_LT((tensor_of(arrays.at("hidden.weight")).to(torch::kFloat64) - sum / 4).abs().max().item<double>(), 1e-6);
+  }
+}
+
+// There is nobody to meet.
+TEST(Gossip, OfOneReplicaIsLocal) {
+  const ScratchFolder scratch;
+  Json document = run_with(scratch / "local", {{"type", "Local"}});
+  const ParameterSet local = arrays_in(train_small(read_small(document)).result.last_checkpoint);
+  document["output"] = (scratch / "gossip").string();
+  document["graph"]["strategy"] = gossip(1, "ring");
+  expect_same_weights(arrays_in(train_small(read_small(document)).result.last_checkpoint), local, 0);
+}
+
+TEST(Gossip, IsForOneProcess) {
+  const ScratchFolder scratch;
+  EXPECT_EQ(why_not_trainable(read_small(run_with(scratch / "run", gossip(4, "ring"))), 2).value_or(""),
+            "gossip is for replicas of one process, and there are 2");
 }
 
 TEST(Asynchronous, RefusesWhatNeedsStepsThatAreTakenTogether) {

@@ -48,8 +48,15 @@ class MixingMatrix {
   double second_eigenvalue() const;
   double spectral_gap() const { return 1 - second_eigenvalue(); }
 
+  // Of gossip, where a replica that all are as likely to be takes the mean with a neighbour that all of its are as
+  // likely to be: the expected square of the distance from the mean is multiplied by no more than this with each. 1
+  // where not everybody is reached; 0 where there is nobody else.
+  double gossip_eigenvalue() const;
+
  private:
-  double second_of_random() const;
+  // The largest of those that a wave, or what differs from the mean, has where rows are these.
+  double second_of_waves(const std::vector<MixingWeight>& first_row) const;
+  double second_of_random(const std::vector<std::vector<MixingWeight>>& rows) const;
 
   strategy::Topology topology_;
   int replicas_;
