@@ -1,8 +1,10 @@
 # Properties over cross products, against naive oracles.
 tutti_test(property/aggregation_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(property/auto_partition_test LINKS tutti_strategy ONE_THREAD)
+tutti_test(property/coordinator_interleavings_test LINKS tutti_coordinate)
 tutti_test(property/damaged_safetensors_test LINKS tutti_base fmt::fmt ONE_THREAD)
 tutti_test(property/mixing_test LINKS tutti_strategy ONE_THREAD)
+tutti_test(property/parameter_server_test LINKS tutti_coordinate)
 tutti_test(property/pipeline_schedule_test LINKS tutti_strategy ONE_THREAD)
 tutti_test(property/plan_test LINKS tutti_collective)
 tutti_suite(collectives SOURCES property/collectives_test.cpp LINKS tutti_collective)

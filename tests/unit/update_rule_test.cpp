@@ -1,0 +1,150 @@
+#include <tutti/coordinate/update_rule.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tutti/base/error.hpp>
+#include <tutti/base/random.hpp>
+
+#include "support/one_array.hpp"
+#include "support/usage_error.hpp"
+
+namespace tutti {
+namespace {
+
+using testing::doubles;
+using testing::numbers_of;
+using testing::one_array;
+using testing::usage_error;
+
+// Loops as in a book, in double.
+struct PlainLoop {
+  std::string name;
+  OptimizerRule rule;
+  // One number, its gradient, the rate's factor, and what it remembers; the step counts from 1.
+  std::function<void(double& w, double g, double factor, std::vector<double>& memory, int step)> step;
+};
+
+std::vector<PlainLoop> plain_loops() {
+  return {{"rate", Sgd{.lr = 0.1}, [](double& w, double g, double f, std::vector<double>&, int) { w -= f * 0.1 * g; }},
+          {"momentum", Sgd{.lr = 0.1, .momentum = 0.9},
+           [](double& w, double g, double f, std::vector<double>& m, int) {
+             m[0] = 0.9 * m[0] + g;
+             w -= f * 0.1 * m[0];
+           }},
+          {"adam", Adam{.lr = 0.01},
+           [](double& w, double g, double f, std::vector<double>& m, int step) {
+             m[0] = 0.9 * m[0] + 0.1 * g;
+             m[1] = 0.999 * m[1] + 0.001 * g * g;
+             const double first = m[0] / (1 - std::pow(0.9, step));
+             const double second = m[1] / (1 - std::pow(0.999, step));
+             w -= f * 0.01 * first / (std::sqrt(second) + 1e-8);
+           }},
+          {"adagrad", Adagrad{.lr = 0.05}, [](double& w, double g, double f, std::vector<double>& m, int) {
+             m[0] += g * g;
+             w -= f * 0.05 * g / (std::sqrt(m[0]) + 1e-10);
+           }}};
+}
+
+TEST(UpdateRule, IsThePlainLoop) {
+  constexpr std::size_t kLength = 100;
+  for (const PlainLoop& loop : plain_loops()) {
+    for (const double direction : {1.0, -1.0}) {
+      SCOPED_TRACE(loop.name + (direction > 0 ? ", descent" : ", ascent"));
+      RandomStream draws({1});
+      std::vector<double> expected(kLength);
+      for (double& value : expected) value = draws.normal();
+      std::vector<std::vector<double>> memory(kLength, std::vector<double>(2));
+      ParameterSet parameters = doubles(expected);
+      const std::unique_ptr<UpdateRule> rule = make_update_rule(loop.rule);
+      rule->prepare(parameters);
+      for (int step = 1; step <= 20; ++step) {
+        const double factor = step <= 10 ? 1 : 0.25;
+        std::vector<double> gradients(kLength);
+        for (double& value : gradients) value = draws.normal();
+        rule->apply(parameters, doubles(gradients), {.gradient_scale = direction * 0.5, .rate_factor = factor});
+        for (std::size_t i = 0; i < kLength; ++i)
+          loop.step(expected[i], direction * 0.5 * gradients[i], factor, memory[i], step);
+      }
+      const std::vector<double> found = numbers_of(parameters);
+      for (std::size_t i = 0; i < kLength; ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
+    }
+  }
+}
+
+TEST(UpdateRule, GoesOnToTheBitFromWhatItSaved) {
+  for (const PlainLoop& loop : plain_loops()) {
+    RandomStream draws({2});
+    ParameterSet parameters = doubles({1, 2, 3});
+    const std::unique_ptr<UpdateRule> rule = make_update_rule(loop.rule);
+    rule->prepare(parameters);
+    const auto gradients = [&] { return doubles({draws.normal(), draws.normal(), draws.normal()}); };
+    for (int i = 0; i < 5; ++i) rule->apply(parameters, gradients(), {});
+    ParameterSet saved;
+    rule->save(saved, "rule/");
+    ParameterSet others = parameters;
+    const std::unique_ptr<UpdateRule> again = make_update_rule(loop.rule);
+    again->prepare(others);
+    again->restore(saved, "rule/");
+    for (int i = 0; i < 5; ++i) {
+      const ParameterSet its = gradients();
+      rule->apply(parameters, its, {});
+      again->apply(others, its, {});
+    }
+    EXPECT_TRUE(parameters == others) << loop.name;
+  }
+}
+
+TEST(UpdateRule, RefusesWhatItCannotChange) {
+  EXPECT_EQ(usage_error([] { (void)make_update_rule(Sgd{.lr = -1}); }),
+            "sgd: lr: expected a number from 0 on, found -1");
+  const std::unique_ptr<UpdateRule> rule = make_update_rule(Adam{});
+  EXPECT_EQ(usage_error([&] { rule->prepare(one_array<std::int64_t>({1})); }),
+            "\"weight\": an optimizer changes float32 or float64, found int64");
+  ParameterSet parameters = doubles({1});
+  rule->prepare(doubles({1, 2}));
+  rule->prepare(parameters);  // it has made no steps of the other ones
+  rule->apply(parameters, doubles({1}), {});
+  rule->prepare(parameters);
+  EXPECT_EQ(usage_error([&] {
+              rule->prepare(doubles({1, 2}));
+            }),
+            "the optimizer has made steps of parameters with other names, shapes or types");
+}
+
+TEST(UpdateRule, IsNotTouchedByARateThatCannotBe) {
+  const std::unique_ptr<UpdateRule> rule = make_update_rule(Adam{.lr = 10});
+  ParameterSet parameters = doubles({1});
+  rule->prepare(parameters);
+  ParameterSet before;
+  rule->save(before, "");
+  EXPECT_THROW(rule->apply(parameters, doubles({1}), {.rate_factor = 1e308}), UsageError);
+  ParameterSet after;
+  rule->save(after, "");
+  EXPECT_TRUE(before == after);
+  EXPECT_EQ(numbers_of(parameters)[0], 1);
+}
+
+TEST(UpdateRule, RefusesToGoOnFromSomethingElse) {
+  const auto saved_by = [](const OptimizerRule& rule, const ParameterSet& parameters) {
+    const std::unique_ptr<UpdateRule> its = make_update_rule(rule);
+    its->prepare(parameters);
+    ParameterSet saved;
+    its->save(saved, "rule/");
+    return saved;
+  };
+  const std::unique_ptr<UpdateRule> rule = make_update_rule(Adam{});
+  rule->prepare(doubles({1}));
+  for (const ParameterSet& saved : {ParameterSet(), saved_by(Sgd{}, doubles({1})), saved_by(Adam{}, doubles({1, 2})),
+                                    saved_by(Adam{}, one_array<float>({1})), saved_by(Adam{}, doubles({1}, "bias"))})
+    EXPECT_THROW(rule->restore(saved, "rule/"), UsageError);
+}
+
+}  // namespace
+}  // namespace tutti
