@@ -20,8 +20,8 @@ namespace tutti::bench {
 namespace {
 
 // In the order in which they are measured.
-constexpr std::array<std::string_view, 2> kParts{"applied", "hogwild"};
-constexpr std::array kMeasures{measure_applied, measure_hogwild};
+constexpr std::array<std::string_view, 4> kParts{"applied", "hogwild", "slow", "alone"};
+constexpr std::array kMeasures{measure_applied, measure_hogwild, measure_slow, measure_alone};
 static_assert(kParts.size() == kMeasures.size());
 
 std::vector<std::string> run(const std::vector<std::string>& arguments) {

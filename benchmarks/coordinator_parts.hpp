@@ -25,4 +25,11 @@ std::vector<std::string> measure_applied(const CoordinatorRequest& request);
 // (coordinator_hogwild.cpp).
 std::vector<std::string> measure_hogwild(const CoordinatorRequest& request);
 
+// Gradients in a second of a parameter server that waits for everybody and of one that does not, where one of two
+// replicas is slow; and the rows to the same loss (coordinator_training.cpp).
+std::vector<std::string> measure_slow(const CoordinatorRequest& request);
+
+// Accuracy and bytes of replicas that meet in each step, and of those that take steps alone (coordinator_training.cpp).
+std::vector<std::string> measure_alone(const CoordinatorRequest& request);
+
 }  // namespace tutti::bench

@@ -19,7 +19,9 @@
 namespace tutti::detail {
 namespace {
 
-constexpr const char* kTasks = "asynchronous/tasks";
+// Batches of which all shards have come in; and the numbers of those that were in no step yet: a row for each shard.
+constexpr const char* kBatches = "asynchronous/batches";
+constexpr const char* kReplies = "asynchronous/replies";
 
 // --- with versions ---
 
@@ -284,21 +286,26 @@ void AsynchronousServer::wait(std::unique_lock<std::mutex>& lock, const char* wh
 
 // --- workers ---
 
+bool AsynchronousServer::has_task() const {
+  if (!again_.empty()) return true;
+  return handed_out_ < end_ && (pauses_ == 0 || handed_out_ % options_.workers != 0);
+}
+
 std::optional<std::int64_t> AsynchronousServer::take_task(int worker) {
-  std::optional<std::int64_t> task;
-  if (!again_.empty()) {
+  if (!has_task()) return std::nullopt;
+  std::int64_t task = 0;
+  if (again_.empty()) {
+    task = handed_out_++;
+  } else {
     task = again_.front();
     again_.pop_front();
-  } else if (pauses_ == 0 && handed_out_ < end_) {
-    task = handed_out_++;
   }
-  if (task) on_their_way_[worker] = *task;
+  on_their_way_[worker] = task;
   return task;
 }
 
 // A worker that waits for others has no task that these could wait for in turn.
 std::optional<GradientWork> AsynchronousServer::next(int worker) {
-  const auto has_task = [this] { return !again_.empty() || (pauses_ == 0 && handed_out_ < end_); };
   // The last tasks may come back from a worker that goes, so nobody leaves before they are through.
   const auto is_through = [this] {
     return is_over_ || (handed_out_ == end_ && again_.empty() && on_their_way_.empty());
@@ -306,7 +313,7 @@ std::optional<GradientWork> AsynchronousServer::next(int worker) {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      // However long the run pauses.
+      // However long the run pauses: it ends by end() or fail().
       changed_.wait(lock, [&] { return failure_ || is_through() || has_task(); });
       if (failure_) std::rethrow_exception(failure_);
       if (is_through()) return std::nullopt;
@@ -354,18 +361,14 @@ void AsynchronousServer::fail(std::exception_ptr why) {
 
 void AsynchronousServer::begin(std::int64_t first, std::int64_t end) {
   const std::lock_guard lock(mutex_);
-  steps_taken_ = first;
   handed_out_ = std::max(handed_out_, first * options_.workers);
-  replies_before_ = handed_out_;
   end_ = end * options_.workers;
   changed_.notify_all();
 }
 
 AsynchronousStep AsynchronousServer::take_step() {
   std::unique_lock lock(mutex_);
-  // A checkpoint may have been of more tasks than its steps had.
-  const std::int64_t wanted = std::max<std::int64_t>(0, (steps_taken_ + 1) * options_.workers - replies_before_);
-  const auto count = static_cast<std::size_t>(wanted);
+  const auto count = static_cast<std::size_t>(options_.workers);
   wait(lock, "no gradients came", [&] { return replies_.size() >= count || is_over_; });
   AsynchronousStep step;
   step.metrics.resize(options_.metrics);
@@ -382,10 +385,8 @@ AsynchronousStep AsynchronousServer::take_step() {
       step.metrics[m].count += reply.metrics[m].count;
     }
     replies_.pop_front();
-    ++replies_before_;
   }
   if (weight > 0) step.loss /= weight;
-  ++steps_taken_;
   StalenessCounts now = model_->staleness();
   for (const auto& [age, number] : now) {
     if (const std::int64_t more = number - staleness_before_[age]; more > 0) step.staleness[age] = more;
@@ -397,7 +398,8 @@ AsynchronousStep AsynchronousServer::take_step() {
 void AsynchronousServer::pause() {
   std::unique_lock lock(mutex_);
   ++pauses_;
-  wait(lock, "gradients are on their way that did not come", [&] { return on_their_way_.empty() && again_.empty(); });
+  wait(lock, "gradients are on their way that did not come",
+       [&] { return on_their_way_.empty() && again_.empty() && (is_over_ || handed_out_ % options_.workers == 0); });
 }
 
 void AsynchronousServer::go_on() {
@@ -415,16 +417,60 @@ void AsynchronousServer::end() {
 void AsynchronousServer::save(ParameterSet& arrays) const {
   model_->save(arrays);
   const std::lock_guard lock(mutex_);
-  arrays.add(kTasks, {}, ConstArray(&handed_out_, 1, DataType::int64));
+  const std::int64_t batches = handed_out_ / options_.workers;
+  arrays.add(kBatches, {}, ConstArray(&batches, 1, DataType::int64));
+  std::vector<double> numbers;
+  for (const GradientReply& reply : replies_) {
+    numbers.insert(numbers.end(), {static_cast<double>(reply.rows), reply.loss, reply.weight, reply.seconds});
+    for (const MetricSum& its : reply.metrics) numbers.insert(numbers.end(), {its.sum, its.count});
+  }
+  const auto columns = static_cast<std::int64_t>(4 + 2 * options_.metrics);
+  arrays.add(kReplies, {static_cast<std::int64_t>(replies_.size()), columns}, numbers);
 }
 
-void AsynchronousServer::restore(const ParameterSet& arrays) {
-  const NamedArray* tasks = arrays.find(kTasks);
-  if (tasks == nullptr)
+void AsynchronousServer::restore(const ParameterSet& arrays, std::int64_t steps_taken) {
+  const NamedArray* batches = arrays.find(kBatches);
+  if (batches == nullptr)
     throw UsageError("it is of replicas that take their steps together; --from begins with its weights");
   model_->restore(arrays);
   const std::lock_guard lock(mutex_);
-  handed_out_ = tasks->values<std::int64_t>()[0];
+  const std::int64_t done = std::max(batches->values<std::int64_t>()[0], steps_taken);
+  handed_out_ = done * options_.workers;
+  restore_replies(arrays, done - steps_taken);
+}
+
+// With the lock held. With other workers, or metrics, what they told is one reply, and the rest of its batches have
+// none.
+void AsynchronousServer::restore_replies(const ParameterSet& arrays, std::int64_t steps_ahead) {
+  replies_.clear();
+  const NamedArray* saved = arrays.find(kReplies);
+  const std::size_t columns = 4 + 2 * options_.metrics;
+  if (saved != nullptr && saved->shape().size() == 2 && saved->shape()[1] == static_cast<std::int64_t>(columns)) {
+    const std::span<const double> numbers = saved->values<double>();
+    for (std::size_t at = 0; at + columns <= numbers.size(); at += columns) {
+      GradientReply reply{.rows = static_cast<std::int64_t>(numbers[at]),
+                          .loss = numbers[at + 1],
+                          .weight = numbers[at + 2],
+                          .seconds = numbers[at + 3]};
+      for (std::size_t m = at + 4; m < at + columns; m += 2) reply.metrics.push_back({numbers[m], numbers[m + 1]});
+      replies_.push_back(std::move(reply));
+    }
+  }
+  const auto wanted = static_cast<std::size_t>(steps_ahead * options_.workers);
+  while (replies_.size() > wanted && wanted > 0) {
+    const GradientReply last = std::move(replies_.back());
+    replies_.pop_back();
+    GradientReply& its = replies_.back();
+    const double weight = its.weight + last.weight;
+    its.loss = weight > 0 ? (its.weight * its.loss + last.weight * last.loss) / weight : 0;
+    its.weight = weight;
+    its.rows += last.rows;
+    for (std::size_t m = 0; m < its.metrics.size(); ++m) {
+      its.metrics[m].sum += last.metrics[m].sum;
+      its.metrics[m].count += last.metrics[m].count;
+    }
+  }
+  replies_.resize(wanted);
 }
 
 }  // namespace tutti::detail

@@ -113,7 +113,7 @@ class AsynchronousServer {
   // Steps from `first` to before `end`; those that a checkpoint has done already are left out.
   void begin(std::int64_t first, std::int64_t end);
   AsynchronousStep take_step();
-  // Until nothing is on its way.
+  // Until nothing is on its way, and no batch is done in part.
   void pause();
   void go_on();
   // No more tasks.
@@ -122,11 +122,14 @@ class AsynchronousServer {
   ParameterSet parameters() const { return model_->parameters(); }
   // Between pause() and go_on().
   void save(ParameterSet& arrays) const;
-  void restore(const ParameterSet& arrays);
+  // Of a run that has taken so many steps.
+  void restore(const ParameterSet& arrays, std::int64_t steps_taken);
 
  private:
   void wait(std::unique_lock<std::mutex>& lock, const char* what, const std::function<bool()>& until);
+  bool has_task() const;
   std::optional<std::int64_t> take_task(int worker);
+  void restore_replies(const ParameterSet& arrays, std::int64_t steps_ahead);
 
   AsynchronousServerOptions options_;
   std::unique_ptr<AsynchronousModel> model_;

@@ -64,6 +64,7 @@ class AsynchronousStepper final : public Stepper {
       : run_(training.run),
         strategy_(strategy_of(*run_)),
         world_(training.options.world),
+        first_step_(training.first_step()),
         steps_(training.steps),
         net_(made_net(*run_, training.weights, training.options.from)),
         state_(std::make_shared<State>()),
@@ -152,7 +153,7 @@ class AsynchronousStepper final : public Stepper {
   }
 
   void restore(const ParameterSet& arrays) override {
-    state_->server->restore(arrays);
+    state_->server->restore(arrays, first_step_);
     fill_module(arrays, *net_);
     for (const std::unique_ptr<GradientWorker>& worker : *state_->workers) worker->set_buffers(arrays);
   }
@@ -244,6 +245,7 @@ class AsynchronousStepper final : public Stepper {
   std::shared_ptr<const Run> run_;
   Strategy strategy_;
   Communicator* world_;
+  std::int64_t first_step_;
   std::int64_t steps_;
   std::shared_ptr<GraphModule> net_;
   std::shared_ptr<State> state_;

@@ -147,6 +147,19 @@ TEST(Asynchronous, GoesOnWhereItEnded) {
       EXPECT_EQ(rest.result.reason, Reason::finished);
       EXPECT_EQ(rest.result.step, 14);
       EXPECT_EQ(rest.told->of<event::RunStarted>()[0].first_step, 5);
+      // With other replicas, too; no step is without rows, and an epoch has as many as ever.
+      document["graph"]["strategy"]["num_replicas"] = 2;
+      document["train"] = {{"steps", 20}};
+      const Trained others = train_small(read_small(document), {.resume = true});
+      EXPECT_EQ(others.result.step, 20);
+      std::int64_t rows = 0;
+      for (const Trained* part : {&first, &rest, &others}) {
+        for (const event::StepEnded& step : part->told->of<event::StepEnded>()) {
+          EXPECT_GT(step.rows, 0);
+          rows += step.rows;
+        }
+      }
+      EXPECT_EQ(rows, 20 * 10);
     }
   }
 }
