@@ -10,7 +10,8 @@ source "$root/tests/unit/expect.sh"
 # It starts what lies beside it, and gives it a temporary folder, which it removes.
 mkdir "$scratch/bin" "$scratch/temporary"
 cp -- "$1" "$scratch/bin/driver"
-driver=(env "TMPDIR=$scratch/temporary" "$scratch/bin/driver")
+# Whoever runs this may have chosen kernels.
+driver=(env -u OPENBLAS_CORETYPE "TMPDIR=$scratch/temporary" "$scratch/bin/driver")
 
 printf '#!/usr/bin/env bash\necho Haswell\n' >"$scratch/bin/data_parallel_engines"
 cat >"$scratch/bin/tutti" <<'END_OF_TUTTI'
