@@ -8,6 +8,7 @@ export TUTTI_SHARED_MEMORY=$3 TUTTI_HEARTBEAT=3
 # shellcheck source=tests/fault/processes.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/processes.sh"
 serve
+cd "$scratch" || exit 2
 
 awk 'BEGIN { srand(3); for (i = 0; i < 3000; i++) { k = int(rand() * 3); printf "%f,%f,%f,%d\n", rand() + (k == 0), rand() + (k == 1), rand() + (k == 2), k } }' \
   >"$scratch/points.csv"
