@@ -1,6 +1,8 @@
 // A bounded queue of updates, and a thread that takes them in their order: what both coordinators have in common.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -86,8 +88,8 @@ class UpdateThread {
     while (!has_room() && its.options.merge) {
       if (its.merged_into_newest(lock, update)) return;
     }
-    const bool in_time = wait(its.has_room, lock, Deadline::after(patience),
-                              [&] { return has_room() || its.is_ending || its.failure() != nullptr; });
+    const bool in_time = its.wait_for_room(lock, Deadline::after(patience),
+                                           [&] { return has_room() || its.is_ending || its.failure() != nullptr; });
     if (its.is_ending) throw Error("the coordinator has come to its end");
     if (!in_time) {
       throw Error(fmt::format(
@@ -176,11 +178,24 @@ class UpdateThread {
   };
 
   struct Shared {
+    static constexpr Duration kLooksUp = std::chrono::milliseconds(1);
+    static constexpr std::size_t kLongQueue = 16;
+
     explicit Shared(Options its) : options(std::move(its)) {}
 
     // With the mutex held.
     bool is_running() const { return run && !run->has_ended(); }
     std::exception_ptr failure() const { return run ? run->failure() : nullptr; }
+
+    // To wake somebody takes as long as a small update. So senders sleep until half of the queue is free, and look up
+    // now and then where updates take longer.
+    template <typename Ready>
+    bool wait_for_room(std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
+      while (!wait(has_room, lock, Deadline::after(std::min<Duration>(deadline.remaining(), kLooksUp)), ready)) {
+        if (deadline.passed()) return ready();
+      }
+      return true;
+    }
 
     // Large sets take their time, so others may go on meanwhile. False where the newest is taken by now.
     bool merged_into_newest(std::unique_lock<std::mutex>& lock, const Update& added_update) {
@@ -238,7 +253,7 @@ class UpdateThread {
     std::exception_ptr take_next(std::unique_lock<std::mutex>& lock) {
       std::shared_ptr<Entry> entry = std::move(queue.front());
       queue.pop_front();
-      has_room.notify_one();
+      if (options.capacity < kLongQueue || queue.size() <= options.capacity / 2) has_room.notify_all();
       lock.unlock();
       const std::int64_t count = entry->close();
       std::exception_ptr failed;

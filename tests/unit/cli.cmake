@@ -37,7 +37,13 @@ if(NOT TUTTI_SANITIZE)
   target_link_libraries(bench_population_driver PRIVATE tutti_bench_reports tutti_flags)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_population
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_population_test.sh $<TARGET_FILE:bench_population_driver>)
-  foreach(suite data_parallel train federated population)
+  set(benchmarks ${PROJECT_SOURCE_DIR}/benchmarks)
+  add_executable(bench_coordinator_driver ${benchmarks}/coordinator.cpp ${benchmarks}/coordinator_applied.cpp
+                 ${benchmarks}/coordinator_hogwild.cpp ${benchmarks}/turns.cpp)
+  target_link_libraries(bench_coordinator_driver PRIVATE tutti_bench_reports tutti_coordinate tutti_flags)
+  add_test(NAME ${TUTTI_TEST_PREFIX}bench_coordinator
+           COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_coordinator_test.sh $<TARGET_FILE:bench_coordinator_driver>)
+  foreach(suite coordinator data_parallel train federated population)
     set_tests_properties(${TUTTI_TEST_PREFIX}bench_${suite} PROPERTIES LABELS unit TIMEOUT 300)
   endforeach()
 endif()
