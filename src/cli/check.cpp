@@ -156,7 +156,9 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
                : is_cut    ? "workers in a step"
                            : "replicas in a step");
   else
-    fmt::print("moved       not known: nothing carries this strategy out yet\n");
+    fmt::print("moved       not known: {}\n", std::holds_alternative<strategy::Custom>(strategy)
+                                                  ? "that is the coordinator's to say"
+                                                  : "nothing carries this strategy out yet");
 }
 
 // A trial ends where it would take more memory than there is, and leaves the rest of the machine some.

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <tutti/base/error.hpp>
 #include <tutti/base/nearest_name.hpp>
+#include <tutti/base/version.hpp>
 #include <tutti/transport/environment.hpp>
 
 #include "cli/verb.hpp"

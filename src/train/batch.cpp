@@ -6,6 +6,16 @@ namespace tutti {
 
 DataSplits open_data(const Run& run) { return open_data(run.data.opened_by, run.data.options, run.seed); }
 
+LoaderOptions loader_options(const Run& run, const Dataset& rows, std::int64_t steps_taken) {
+  return {.sampler = {.rows = rows.size(),
+                      .batch_size = run.data.batch_size,
+                      .seed = run.seed,
+                      .shuffle = run.data.options.shuffle,
+                      .drop_last = run.data.options.drop_last},
+          .augment = run.data.options.augment,
+          .first_step = steps_taken};
+}
+
 std::int64_t row_count(const DataRows& batch) {
   std::int64_t count = row_count(batch.target);
   for (const torch::Tensor& input : batch.inputs) count = same_row_count(count, row_count(input));

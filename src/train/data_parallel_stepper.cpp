@@ -52,14 +52,9 @@ class DataParallelStepper final : public Stepper {
   void begin(std::int64_t steps_taken) override {
     model_.go_on_after(static_cast<std::uint64_t>(steps_taken));
     const OwnShards own = model_.own_shards();
-    loader_.emplace(data_.train, LoaderOptions{.sampler = {.rows = data_.train->size(),
-                                                           .batch_size = run_->data.batch_size,
-                                                           .seed = run_->seed,
-                                                           .shuffle = run_->data.options.shuffle,
-                                                           .drop_last = run_->data.options.drop_last},
-                                               .augment = run_->data.options.augment,
-                                               .first_step = steps_taken,
-                                               .shards = {.first = own.first, .count = own.count, .of = own.of}});
+    LoaderOptions options = loader_options(*run_, *data_.train, steps_taken);
+    options.shards = {.first = own.first, .count = own.count, .of = own.of};
+    loader_.emplace(data_.train, options);
   }
 
   double set_rate(double factor) override {

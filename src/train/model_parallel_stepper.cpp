@@ -124,17 +124,10 @@ class ModelParallelStepper final : public Stepper {
   }
 
   void begin(std::int64_t steps_taken) override {
-    const SamplerOptions sampler{.rows = data_.train->size(),
-                                 .batch_size = run_->data.batch_size,
-                                 .seed = run_->seed,
-                                 .shuffle = run_->data.options.shuffle,
-                                 .drop_last = run_->data.options.drop_last};
-    sampler_.emplace(sampler);
+    const LoaderOptions options = loader_options(*run_, *data_.train, steps_taken);
+    sampler_.emplace(options.sampler);
     next_step_ = steps_taken;
-    if (needs_rows_)
-      loader_.emplace(
-          data_.train,
-          LoaderOptions{.sampler = sampler, .augment = run_->data.options.augment, .first_step = steps_taken});
+    if (needs_rows_) loader_.emplace(data_.train, options);
   }
 
   double set_rate(double factor) override {

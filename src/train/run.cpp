@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/nearest_name.hpp>
 #include <tutti/coordinate/federated_rounds.hpp>
 #include <tutti/train/data_store.hpp>
 
@@ -437,6 +438,32 @@ void read_search(const JsonValue& value, Run& run) {
   detail::refuse_impossible_search(*search, run);
 }
 
+UsageError unknown_coordinator(const JsonValue& name, const std::vector<std::string>& known) {
+  constexpr const char* kWhence = "--plugin names a library that brings one, and a program adds it to its registry";
+  if (known.empty())
+    return name.error(
+        fmt::format("there is no coordinator '{}', nor any other: tutti has none of its own; {} (docs/custom.md)",
+                    name.string(), kWhence));
+  const std::optional<std::string> nearest = nearest_name(name.string(), known);
+  return name.error(fmt::format("there is no coordinator '{}'; {}expected one of {}; {} (docs/custom.md)",
+                                name.string(), nearest ? fmt::format("did you mean '{}'? ", *nearest) : "",
+                                fmt::join(known, ", "), kWhence));
+}
+
+void read_coordinator(const JsonValue& value, const CoordinatorRegistry& registry, Run& run) {
+  if (!std::holds_alternative<strategy::Custom>(run.graph.effective_strategy())) return;
+  const JsonValue strategy = value.at("graph").at("strategy");
+  const JsonValue name = strategy.at("coordinator");
+  const CoordinatorType* type = registry.find(name.string());
+  if (type == nullptr) throw unknown_coordinator(name, registry.names());
+  const std::optional<JsonValue> config = strategy.find("config");
+  const JsonDocument nothing = JsonDocument::parse("{}", "config");
+  const Options options(config ? *config : nothing.root());
+  run.coordinator = told_at(config ? *config : strategy, [&] { return type->resolve(options, run); });
+  if (options.object().is_object()) options.refuse_other_keys({});
+  refuse_unless_whole(name, run.coordinator.make != nullptr, "make");
+}
+
 void read_phases(const JsonValue& value, Run& run) {
   const std::optional<JsonValue> list = value.find("phases");
   if (!list) return;
@@ -516,6 +543,7 @@ Run read(const JsonValue& value, std::shared_ptr<const Registry> shared_registry
           .workers = {},
           .clients = {},
           .search = {},
+          .coordinator = {},
           .phases = {},
           .loss_name = loss_name,
           .loss = std::move(loss),
@@ -533,6 +561,7 @@ Run read(const JsonValue& value, std::shared_ptr<const Registry> shared_registry
   run.workers = read_workers(value, run.graph);
   read_clients(value, run);
   check_strategy(value, run);
+  read_coordinator(value, registry.coordinators, run);
   run.written = std::make_shared<const nlohmann::ordered_json>(value.raw_with_files());
   read_search(value, run);
   read_phases(value, run);

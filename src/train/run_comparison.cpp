@@ -35,12 +35,12 @@ void find_differences(const Json& one, const Json& other, const std::string& pat
   }
 }
 
-// Of a run with clients or members, with what has its default left out. Nothing where it is no such run.
+// Of a run with clients, members or a coordinator, with what has its default left out. Nothing where it is no such run.
 Json whole_strategy_in(const Json& run) {
   const Json strategy = run.value("graph", Json::object()).value("strategy", Json());
   if (!strategy.is_object()) return {};
   const Json type = strategy.value("type", Json());
-  if (type != "Federated" && type != "PopulationBased") return {};
+  if (type != "Federated" && type != "PopulationBased" && type != "Custom") return {};
   try {
     return to_json(training_strategy_from_json(JsonDocument::parse(strategy.dump(), "strategy").root()));
   } catch (const UsageError&) {

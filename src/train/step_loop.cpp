@@ -1,5 +1,7 @@
 // The loop of runs that go step by step.
 #include <algorithm>
+#include <exception>
+#include <new>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -98,6 +100,10 @@ class StepLoop {
       fail(error.what());
     } catch (const c10::Error& error) {
       fail(error.what_without_backtrace());
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {  // of a user's
+      fail(error.what());
     }
     ++step_;
     if (training_.options.trace) spans_.add(result.spans);
@@ -114,13 +120,14 @@ class StepLoop {
     return result.is_interrupted;
   }
 
-  // Where the world is whole, all processes have failed alike: one tells.
+  // Where the world is whole, all processes have failed alike: one tells. But nobody knows that of a coordinator.
   [[noreturn]] void fail(const std::string& why) const {
     const std::string line = why.substr(0, why.find('\n'));
     const std::string& unit = training_.result.unit;
     const std::string place = fmt::format("{} {}: ", unit, step_ + 1);
     const std::string sentence = line.starts_with(place) ? line : place + line;
-    if (!training_.speaks() && !training_.options.world->broken()) throw ToldElsewhere(sentence);
+    const bool is_alike = !std::holds_alternative<strategy::Custom>(run_.graph.effective_strategy());
+    if (is_alike && !training_.speaks() && !training_.options.world->broken()) throw ToldElsewhere(sentence);
     throw Error(sentence);
   }
 

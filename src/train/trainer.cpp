@@ -73,6 +73,7 @@ MakeStepper find_stepper(const Run& run) {
   if (is_asynchronous(strategy)) return make_asynchronous_stepper;
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) return make_model_parallel_stepper;
   if (std::holds_alternative<strategy::Federated>(strategy)) return make_federated_stepper;
+  if (std::holds_alternative<strategy::Custom>(strategy)) return make_custom_stepper;
   return nullptr;
 }
 
@@ -156,9 +157,24 @@ void share(Communicator& world, std::optional<Checkpoint>& checkpoint, const std
 
 // Private parameters of replicas that there are no more.
 bool has_more_replicas(const ParameterSet& arrays, const Run& run) {
+  if (std::holds_alternative<strategy::Custom>(run.graph.effective_strategy())) return false;  // that is its affair
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
   const std::string next = fmt::format("replica/{}/", parallel == nullptr ? 1 : parallel->num_replicas);
   return std::ranges::any_of(arrays, [&](const NamedArray& array) { return array.name().starts_with(next); });
+}
+
+// What a coordinator keeps means nothing to another one, or to a strategy of tutti.
+void refuse_other_coordinator(const Json& before, const Run& run) {
+  const auto* custom = std::get_if<strategy::Custom>(&run.graph.effective_strategy());
+  const Json strategy = before.is_object() ? before.value("graph", Json::object()).value("strategy", Json()) : Json();
+  const bool was_custom = strategy.is_object() && strategy.value("type", Json()) == "Custom";
+  const Json was = was_custom ? strategy.value("coordinator", Json()) : Json();
+  if (was == (custom == nullptr ? Json() : Json(custom->coordinator))) return;
+  const auto in_words = [](const Json& coordinator) {
+    return coordinator.is_null() ? "a strategy of tutti's own" : fmt::format("the coordinator {}", coordinator.dump());
+  };
+  throw UsageError(fmt::format("the checkpoint is of {}, and this is {}; --from begins with its weights", in_words(was),
+                               to_string(run.graph.effective_strategy())));
 }
 
 void compare_with_checkpoint(Training& training) {
@@ -182,6 +198,7 @@ void compare_with_checkpoint(Training& training) {
         "the run is longer or shorter than when the checkpoint was written: the schedule of the learning rate is "
         "stretched to it");
   }
+  refuse_other_coordinator(before, run);
   // Its steps are rounds.
   if (training.checkpoint->arrays.find("server/counts") != nullptr &&
       !std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()))
@@ -303,6 +320,12 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   const TrainingStrategy& strategy = run.graph.effective_strategy();
   if (detail::find_fit(run) == nullptr)
     return fmt::format("nothing carries this strategy out yet: {}", to_string(strategy));
+  if (const auto* custom = std::get_if<strategy::Custom>(&strategy)) {
+    if (!run.coordinator.make)
+      return fmt::format("the coordinator '{}' was not there when the run was read", custom->coordinator);
+    if (processes > 1 && !run.coordinator.uses_world)
+      return fmt::format("the coordinator '{}' is for one process, and there are {}", custom->coordinator, processes);
+  }
   if (processes > 1 && std::holds_alternative<strategy::Local>(strategy)) {
     return fmt::format(
         "the strategy Local is for one process, and there are {}; DataParallel spreads replicas over processes",

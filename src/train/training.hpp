@@ -86,6 +86,8 @@ void fit_asynchronously(Training& training);
 void refuse_rows_alone(const Run& run, std::int64_t rows);
 // A step is a round.
 std::unique_ptr<Stepper> make_federated_stepper(const Training& training);
+// What the coordinator of the run makes.
+std::unique_ptr<Stepper> make_custom_stepper(const Training& training);
 // Local or DataParallel, phase after phase.
 std::unique_ptr<Stepper> make_phased_stepper(const Training& training);
 std::vector<PhaseSteps> phase_steps(const Run& run, const DataSplits& data);

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <tutti/train/footprint.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/stepper.hpp>
 
 namespace tutti::testing {
 
@@ -220,7 +221,11 @@ inline void try_mutations(unsigned count) {
   ASSERT_FALSE(texts.empty());
   for (std::string& text : with_other_strategies(text_of("fashion_mnist_residual.json")))
     texts.push_back(std::move(text));
-  const Registry registry;
+  Registry registry;
+  registry.coordinators.add({.name = "gossip", .resolve = [](const Options& config, const Run&) {
+                               for (const JsonValue& peer : config.at("peers").elements()) (void)peer.is_object();
+                               return Coordinator{.make = [](const CoordinatorContext&) { return nullptr; }};
+                             }});
   std::vector<nlohmann::ordered_json> documents;
   for (const std::string& text : texts) {
     EXPECT_NO_THROW((void)read_run(JsonDocument::parse(text, "run.json").root(), registry));

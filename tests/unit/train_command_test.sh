@@ -148,7 +148,7 @@ beside refused 2 "targets.npy: expected 6 rows, as many as inputs.npy has, found
   --set 'data={"source": "npy", "inputs": "inputs.npy", "target": "targets.npy", "batch_size": 2}'
 
 # Strategies that nothing carries out.
-beside refused 2 "nothing carries this strategy out yet: " train "$iris" "${never[@]}" \
+beside refused 2 "graph.strategy.coordinator: there is no coordinator 'gossip', nor any other" train "$iris" "${never[@]}" \
   --set 'graph.strategy={"type": "Custom", "coordinator": "gossip"}'
 beside refused_once 2 "the strategy Local is for one process, and there are 2" train "$iris" "${never[@]}"
 beside refused_once 2 "num_replicas: expected at least one for each of 2 processes, found 1" \

@@ -22,6 +22,10 @@ namespace tutti {
 // Split and standardised as the run says.
 DataSplits open_data(const Run& run);
 
+// For a Loader of the rows to train with: batches as the run says, from the step after so many. All of their rows are
+// one shard's, unless `shards` is set.
+LoaderOptions loader_options(const Run& run, const Dataset& rows, std::int64_t steps_taken);
+
 std::int64_t row_count(const DataRows& batch);
 DataRows slice_rows(const DataRows& batch, const Rows& rows);
 

@@ -25,6 +25,7 @@
 #include <tutti/kernels/optimizer.hpp>
 #include <tutti/strategy/search_space.hpp>
 #include <tutti/train/client_group.hpp>
+#include <tutti/train/coordinator.hpp>
 #include <tutti/train/loss.hpp>
 #include <tutti/train/phase.hpp>
 #include <tutti/train/schedule.hpp>
@@ -37,6 +38,7 @@ struct Registry {
   LossRegistry losses;
   MetricRegistry metrics;
   DataSourceRegistry data_sources;
+  CoordinatorRegistry coordinators;
 };
 
 struct RunData {
@@ -91,6 +93,7 @@ struct Run {
   std::vector<Worker> workers;       // of ModelParallel: those that the file lists, or that partitions name
   std::vector<ClientGroup> clients;  // of Federated
   SearchSpace search;                // of PopulationBased
+  Coordinator coordinator;           // of Custom
   std::vector<RunPhase> phases;      // one after the other, where there are some
   std::string loss_name;
   Loss loss;
