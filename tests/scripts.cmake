@@ -28,6 +28,14 @@ tutti_script_test(install/find_package LABELS install
                           -DCMAKE_BUILD_TYPE=Release -DTUTTI_VERSION=${PROJECT_VERSION}
                           --test-command ${CMAKE_CTEST_COMMAND} --output-on-failure --no-tests=error
                   PROPERTIES FIXTURES_REQUIRED installed)
+# A plugin as somebody builds one, and runs of the program that was installed.
+tutti_script_test(install/plugin LABELS install
+                  COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR}/examples/plugin
+                          ${PROJECT_BINARY_DIR}/example_plugin --build-generator ${CMAKE_GENERATOR}
+                          --build-options -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
+                          --test-command ${PROJECT_SOURCE_DIR}/tests/install/plugin_test.sh ${prefix}/bin/tutti
+                          ${PROJECT_BINARY_DIR}/example_plugin/libelastic.so
+                  PROPERTIES FIXTURES_REQUIRED installed)
 # Its commands may build the release tree, where that has not happened yet.
 tutti_script_test(docs/readme_commands LABELS docs
                   COMMAND ${PROJECT_SOURCE_DIR}/checks/readme_commands ${PROJECT_SOURCE_DIR} ${prefix}

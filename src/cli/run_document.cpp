@@ -1,9 +1,12 @@
 #include "cli/run_document.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/base/json.hpp>
+#include <tutti/train/plugin.hpp>
 
 namespace tutti::cli {
 
@@ -12,6 +15,8 @@ namespace fs = std::filesystem;
 void RunDocument::add_to(CommandLine& line) {
   line.positional("run", named_, "the run file, or the output folder of a run");
   line.option("--set", sets_, "another value for the run file, as in train.epochs=5; may be given several times");
+  line.option("--plugin", plugins_,
+              "a library that brings more that the run file can name; may be given several times");
 }
 
 void RunDocument::add_output_to(CommandLine& line) {
@@ -44,12 +49,21 @@ Run RunDocument::read() const {
   if (output_option_ && output_option_->was_given() && output_.empty())
     throw UsageError("--output: expected a folder, found nothing");
   if (!output_.empty()) document = document.with("output", in_quotes(output_));
-  return read_run(document.root());
+  auto registry = std::make_shared<Registry>();
+  for (const std::string& plugin : plugins_) {
+    try {
+      load_plugin(plugin, *registry);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("--plugin {}", error.what()));
+    }
+  }
+  return read_run(document.root(), std::move(registry));
 }
 
 std::vector<std::string> RunDocument::arguments() const {
   std::vector<std::string> words{named_};
   for (const std::string& set : sets_) words.insert(words.end(), {"--set", set});
+  for (const std::string& plugin : plugins_) words.insert(words.end(), {"--plugin", plugin});
   if (!output_.empty()) words.insert(words.end(), {"--output", output_});
   return words;
 }

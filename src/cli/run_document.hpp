@@ -1,7 +1,8 @@
-// A run file as the command line names it: with values that --set gives, found by its own path or by its output folder.
+// A run file as the command line names it: with values that --set gives, found by its own path or by its output folder,
+// and read with what plugins bring.
 //
 //   RunDocument source("train");                      // the verb, for messages
-//   source.add_to(line);                              // the file, --set
+//   source.add_to(line);                              // the file, --set, --plugin
 //   source.add_output_to(line);                       // --output
 //   if (!line.parse(arguments)) return;
 //   const Run run = source.read();
@@ -39,6 +40,7 @@ class RunDocument {
   std::string verb_;
   std::string named_;
   std::vector<std::string> sets_;
+  std::vector<std::string> plugins_;
   std::string output_;
   std::optional<CommandOption> output_option_;
 };

@@ -1,7 +1,7 @@
 // What a run has learnt, as the command line names it: the run, which of its weights, and whose.
 //
 //   TrainedRun trained("eval");
-//   trained.add_to(line);                     // the run, --set, --weights, --replica
+//   trained.add_to(line);                     // the run, --set, --plugin, --weights, --replica
 //   if (!line.parse(arguments)) return;
 //   trained.load();
 //   trained.run(); trained.module(); trained.weights();

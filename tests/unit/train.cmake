@@ -13,6 +13,14 @@ if(TUTTI_WITH_TORCH)
       add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/${script} $<TARGET_FILE:tutti>)
       set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS unit TIMEOUT 600)
     endforeach()
+    # Compiled as users compile theirs.
+    add_library(test_plugin MODULE support/test_plugin.cpp)
+    target_link_libraries(test_plugin PRIVATE tutti::plugin tutti_flags)
+    target_include_directories(test_plugin PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    tutti_precompile_torch(test_plugin)
+    add_test(NAME ${TUTTI_TEST_PREFIX}custom_command COMMAND ${CMAKE_CURRENT_LIST_DIR}/custom_command_test.sh $<TARGET_FILE:tutti>
+             $<TARGET_FILE:test_plugin>)
+    set_tests_properties(${TUTTI_TEST_PREFIX}custom_command PROPERTIES LABELS unit TIMEOUT 300)
     # What the examples reach, as a whole; convolutions and workers that wait for each other take longer.
     foreach(case "train_accuracy;fashion_mnist=88;unit" "train_accuracy_long;fashion_mnist_cnn=91;unit;long"
             "train_accuracy_pipeline;pipeline=88;unit;long" "train_accuracy_branches;branches=88;unit;long"
