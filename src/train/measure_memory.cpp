@@ -75,7 +75,9 @@ double measure_memory(const Run& run) {
   const detail::Training training{.run = std::make_shared<const Run>(std::move(tried)),
                                   .data = std::move(data),
                                   .events = nobody,
-                                  .options = options};
+                                  .options = options,
+                                  .steps = kSteps,
+                                  .steps_per_epoch = 1};
   if (std::holds_alternative<strategy::PopulationBased>(training.run->graph.effective_strategy())) {
     const double to_come = detail::try_members(training, kSteps);
     return most_resident_bytes() + to_come;

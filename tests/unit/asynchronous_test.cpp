@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/nn/tensor_set.hpp>
+#include <tutti/train/footprint.hpp>
 
 #include "support/scratch_folder.hpp"
 #include "support/train_runs.hpp"
@@ -254,6 +255,16 @@ TEST(Gossip, OfOneReplicaIsLocal) {
   document["output"] = (scratch / "gossip").string();
   document["graph"]["strategy"] = gossip(1, "ring");
   expect_same_weights(arrays_in(train_small(read_small(document)).result.last_checkpoint), local, 0);
+}
+
+// As `tutti check` tries a run.
+TEST(Asynchronous, IsTriedForItsMemory) {
+  const ScratchFolder scratch;
+  for (const Json& strategy : {server(2, "bounded_staleness"), server(2, "lock_free"), gossip(2, "ring")}) {
+    Json document = run_with(scratch / "run", strategy);
+    document["schedule"] = {{"name", "step"}, {"every", 3}, {"factor", 0.5}};
+    EXPECT_GT(measure_memory(read_small(document)), 0) << strategy.dump();
+  }
 }
 
 TEST(Gossip, IsForOneProcess) {
