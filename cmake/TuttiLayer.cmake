@@ -67,6 +67,20 @@ function(tutti_precompile_torch target)
   tutti_precompile(TUTTI_TORCH_PRECOMPILED ${target} <functional> <memory> <span> <string> <vector> <fmt/format.h> <torch/torch.h>)
 endfunction()
 
+# tutti_compile_torch_together(<target> [<files at once>]): to read torch's headers takes several seconds, even compiled, and what they
+# leave to instantiate as long again, longer than most files take themselves. So those of a target are compiled as one, or so many
+# at once; fewer where one file changes at a time (without TUTTI_UNITY).
+function(tutti_compile_torch_together target)
+  set(at_once 8)
+  if(TUTTI_UNITY)
+    set(at_once 0)
+    if(ARGC GREATER 1)
+      set(at_once ${ARGV1})
+    endif()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${at_once})
+endfunction()
+
 # tutti_precompile(<group> <target> <headers>): the first target of a group compiles the headers, the others take them over.
 function(tutti_precompile group target)
   get_property(first GLOBAL PROPERTY ${group})

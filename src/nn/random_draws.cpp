@@ -84,7 +84,7 @@ void replace(torch::Library& aten, const char* name) {
 
 // All operators of libtorch 1.13 that take a generator and have kernels for the CPU. Everything else that draws there,
 // such as dropout and rand, is made of these.
-void replace_all(torch::Library& aten) {
+void replace_draws(torch::Library& aten) {
   using Gen = MaybeGenerator;
   namespace native = at::native;
   replace<Tensor&(Tensor&, double, Gen), &native::bernoulli_>(aten, "bernoulli_.float");
@@ -124,7 +124,7 @@ void replace_all(torch::Library& aten) {
 
 RandomDraws::RandomDraws(const RandomDrawsKey& key)
     : key_(key), outer_(innermost), depth_(outer_ == nullptr ? 0 : outer_->depth_ + 1) {
-  static const torch::Library kernels = replace_kernels(c10::DispatchKey::CPU, replace_all);
+  static const torch::Library kernels = replace_kernels(c10::DispatchKey::CPU, replace_draws);
   innermost = this;
 }
 

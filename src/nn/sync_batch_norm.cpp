@@ -379,7 +379,7 @@ void replace_composed(torch::Library& aten) {
   aten.impl("instance_norm", TORCH_FN(instance_norm));
 }
 
-void replace_all(torch::Library& aten) {
+void replace_batch_norm(torch::Library& aten) {
   aten.impl("native_batch_norm", TORCH_FN(native_batch_norm));
   aten.impl("native_batch_norm_backward", TORCH_FN(native_batch_norm_backward));
   replace_composed(aten);  // of tensors that have no part in autograd (inference mode)
@@ -388,7 +388,7 @@ void replace_all(torch::Library& aten) {
 }  // namespace
 
 SyncBatchNorm::SyncBatchNorm(Communicator& world) {
-  static const torch::Library kernels = replace_kernels(c10::DispatchKey::CPU, replace_all);
+  static const torch::Library kernels = replace_kernels(c10::DispatchKey::CPU, replace_batch_norm);
   // These are made of operators that autograd knows, so they stand above it.
   static const torch::Library composed = replace_kernels(c10::DispatchKey::AutogradCPU, replace_composed);
   outer_ = std::exchange(world_in_use, &world);

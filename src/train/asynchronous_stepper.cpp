@@ -36,10 +36,10 @@ Slice replicas_here(const Run& run, const Communicator* world) {
   return world == nullptr ? Slice{0, replicas} : chunk(replicas, world->size(), world->rank().value);
 }
 
-using Workers = std::vector<std::unique_ptr<GradientWorker>>;
+using GradientWorkers = std::vector<std::unique_ptr<GradientWorker>>;
 
-std::shared_ptr<Workers> make_workers(const Training& training) {
-  auto workers = std::make_shared<Workers>();
+std::shared_ptr<GradientWorkers> make_workers(const Training& training) {
+  auto workers = std::make_shared<GradientWorkers>();
   const Run& run = *training.run;
   const Slice here = replicas_here(run, training.options.world);
   for (std::size_t replica = here.first; replica < here.end(); ++replica) {
@@ -192,7 +192,7 @@ class AsynchronousStepper final : public Stepper {
     }
 
     std::shared_ptr<AsynchronousServer> server;
-    std::shared_ptr<Workers> workers;
+    std::shared_ptr<GradientWorkers> workers;
     std::mutex mutex;
     std::condition_variable changed;
     std::size_t working = 0;
@@ -258,7 +258,7 @@ void serve_gradients(Training& training) {
   set_up_blas();
   keep_freed_memory();
   const Run& run = *training.run;
-  const std::shared_ptr<Workers> workers = make_workers(training);
+  const std::shared_ptr<GradientWorkers> workers = make_workers(training);
   if (training.checkpoint) {
     for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->set_buffers(training.checkpoint->arrays);
   }

@@ -8,19 +8,19 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMostSteps = 1'000'000'000;
+constexpr std::int64_t kMostOfAPhase = 1'000'000'000;
 
 RunPhase read_phase(const JsonValue& value) {
   if (!value.is_object()) throw value.expected(R"(a phase, as in {"epochs": 2, "set": {"optimizer.lr": 0.1}})");
   const Options options(value);
   RunPhase phase;
-  phase.epochs = options.integer("epochs", {.min = 1, .max = kMostSteps}, 0);
-  phase.steps = options.integer("steps", {.min = 1, .max = kMostSteps}, 0);
+  phase.epochs = options.integer("epochs", {.min = 1, .max = kMostOfAPhase}, 0);
+  phase.steps = options.integer("steps", {.min = 1, .max = kMostOfAPhase}, 0);
   if (phase.epochs > 0 && phase.steps > 0)
     throw value.at("steps").error("there are epochs, too; expected one of the two");
   if (phase.epochs == 0 && phase.steps == 0) throw value.error("expected epochs or steps");
-  if (const auto after = options.find("after")) phase.after = after->integer({.min = 0, .max = kMostSteps});
-  if (const auto of = options.find("of")) phase.of = of->integer({.min = 1, .max = kMostSteps});
+  if (const auto after = options.find("after")) phase.after = after->integer({.min = 0, .max = kMostOfAPhase});
+  if (const auto of = options.find("of")) phase.of = of->integer({.min = 1, .max = kMostOfAPhase});
   if (const auto seed = options.find("seed")) phase.seed = seed->unsigned_integer();
   phase.new_optimizer = options.boolean("new_optimizer", false);
   if (const auto set = options.find("set")) {
