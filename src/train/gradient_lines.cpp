@@ -82,12 +82,12 @@ Ask receive_ask(Transport& world, int worker, Deadline deadline) {
   return ask;
 }
 
-void send_answer(Transport& world, int worker, const Answer& answer, Deadline deadline) {
-  const Json head{{"number", answer.work ? answer.work->number : -1},
-                  {"reason", static_cast<int>(answer.end.reason)},
-                  {"step", answer.end.step}};
+// The next task, or where there is none how the run has ended.
+void send_answer(Transport& world, int worker, const GradientWork* work, const RunEnd& end, Deadline deadline) {
+  const Json head{
+      {"number", work != nullptr ? work->number : -1}, {"reason", static_cast<int>(end.reason)}, {"step", end.step}};
   send_text(world, kOther, tag_of(worker), head.dump(), deadline);
-  if (answer.work) send_parameters(world, kOther, tag_of(worker), *answer.work->parameters.parameters, deadline);
+  if (work != nullptr) send_parameters(world, kOther, tag_of(worker), *work->parameters.parameters, deadline);
 }
 
 Answer receive_answer(Transport& world, int worker, Deadline deadline) {
@@ -148,13 +148,12 @@ void GradientLines::Shared::serve(int worker, int process) {
       if (ask.is_interrupted) is_interrupted = true;
       if (work && ask.number == work->number) server->done(worker, *work, ask.reply);
       work = server->next(worker);
-      Answer answer{.work = work};
       if (!work) {
         server->leave(worker);
-        answer.end = wait_for_end();
+        send_answer(world, worker, nullptr, wait_for_end(), Deadline::after(deadline));
+        return;
       }
-      send_answer(world, worker, answer, Deadline::after(deadline));
-      if (!work) return;
+      send_answer(world, worker, &*work, {}, Deadline::after(deadline));
     }
   } catch (const PeerError& error) {
     server->leave(worker);

@@ -39,7 +39,7 @@ if(NOT TUTTI_SANITIZE)
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_population_test.sh $<TARGET_FILE:bench_population_driver>)
   set(benchmarks ${PROJECT_SOURCE_DIR}/benchmarks)
   add_executable(bench_coordinator_driver ${benchmarks}/coordinator.cpp ${benchmarks}/coordinator_applied.cpp
-                 ${benchmarks}/coordinator_hogwild.cpp ${benchmarks}/turns.cpp)
+                 ${benchmarks}/coordinator_hogwild.cpp ${benchmarks}/coordinator_training.cpp ${benchmarks}/turns.cpp)
   target_link_libraries(bench_coordinator_driver PRIVATE tutti_bench_reports tutti_coordinate tutti_flags)
   add_test(NAME ${TUTTI_TEST_PREFIX}bench_coordinator
            COMMAND ${CMAKE_CURRENT_LIST_DIR}/bench_coordinator_test.sh $<TARGET_FILE:bench_coordinator_driver>)
