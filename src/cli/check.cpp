@@ -156,9 +156,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
                : is_cut    ? "workers in a step"
                            : "replicas in a step");
   else
-    fmt::print("moved       not known: {}\n", std::holds_alternative<strategy::Custom>(strategy)
-                                                  ? "that is the coordinator's to say"
-                                                  : "nothing carries this strategy out yet");
+    fmt::print("moved       not known: that is the coordinator's to say\n");
 }
 
 // A trial ends where it would take more memory than there is, and leaves the rest of the machine some.
@@ -195,7 +193,7 @@ constexpr std::size_t kTrialsOfThreads = 3;
 // `problem` is what went wrong with them.
 std::string memory_of(const RunDocument& source, const Run& run, const Footprint& footprint, std::string& problem) {
   const std::string least = fmt::format("at least {}", format_bytes(footprint.total()));
-  if (why_not_trainable(run, 1)) return least + " (not tried: nothing carries this strategy out yet)";
+  if (const auto why = why_not_trainable(run, 1)) return fmt::format("{} (not tried: {})", least, *why);
   constexpr std::int64_t kMostThreads = 256;
   const bool is_cut = std::holds_alternative<strategy::ModelParallel>(run.graph.effective_strategy());
   const std::int64_t threads = is_cut ? std::ssize(run.workers) : footprint.replicas;

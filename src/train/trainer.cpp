@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/assert.hpp>
 #include <tutti/base/atomic_file.hpp>
 #include <tutti/collective/collectives.hpp>
 #include <tutti/collective/parameter_sets.hpp>
@@ -64,7 +65,7 @@ bool is_plain(const strategy::Inner& inner) {
          (std::holds_alternative<strategy::AllReduce>(parallel->aggregation) && parallel->sync_every == 1);
 }
 
-// Null where a strategy does not go step by step, or nothing carries it out yet.
+// Null where a strategy does not go step by step.
 MakeStepper find_stepper(const Run& run) {
   const TrainingStrategy& strategy = run.graph.effective_strategy();
   const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
@@ -86,11 +87,11 @@ void fit_in_steps(Training& training) {
   run_steps(training, *stepper);
 }
 
-// What carries a strategy out; null where nothing does yet.
+// What carries a strategy out.
 Fit find_fit(const Run& run) {
   if (is_population(run)) return fit_population;
   if (is_asynchronous(run.graph.effective_strategy())) return fit_asynchronously;
-  return find_stepper(run) == nullptr ? nullptr : fit_in_steps;
+  return fit_in_steps;
 }
 
 // What people call a step.
@@ -255,9 +256,8 @@ void read_checkpoint_of(Training& training) {
 }  // namespace
 
 std::unique_ptr<Stepper> make_stepper(const Training& training) {
-  const TrainingStrategy& strategy = training.run->graph.effective_strategy();
   const MakeStepper make = find_stepper(*training.run);
-  if (make == nullptr) throw UsageError(fmt::format("nothing carries this strategy out yet: {}", to_string(strategy)));
+  TUTTI_ASSERT(make != nullptr);
   return make(training);
 }
 
@@ -318,8 +318,6 @@ void start(Training& training, const Description& description) {
 
 std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   const TrainingStrategy& strategy = run.graph.effective_strategy();
-  if (detail::find_fit(run) == nullptr)
-    return fmt::format("nothing carries this strategy out yet: {}", to_string(strategy));
   if (const auto* custom = std::get_if<strategy::Custom>(&strategy)) {
     if (!run.coordinator.make)
       return fmt::format("the coordinator '{}' was not there when the run was read", custom->coordinator);

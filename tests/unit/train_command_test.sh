@@ -147,7 +147,7 @@ npy '|u1' '5,' 5 >targets.npy
 beside refused 2 "targets.npy: expected 6 rows, as many as inputs.npy has, found 5" train "$iris" "${never[@]}" \
   --set 'data={"source": "npy", "inputs": "inputs.npy", "target": "targets.npy", "batch_size": 2}'
 
-# Strategies that nothing carries out.
+# Strategies that cannot be carried out so.
 beside refused 2 "graph.strategy.coordinator: there is no coordinator 'gossip', nor any other" train "$iris" "${never[@]}" \
   --set 'graph.strategy={"type": "Custom", "coordinator": "gossip"}'
 beside refused_once 2 "the strategy Local is for one process, and there are 2" train "$iris" "${never[@]}"

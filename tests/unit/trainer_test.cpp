@@ -187,7 +187,7 @@ TEST(Trainer, SaysBeforeTheFirstStepWhereBatchNormWillHaveOneRow) {
   EXPECT_EQ(refused(24, data_parallel(2)), "");
 }
 
-TEST(Trainer, RefusesStrategiesThatNothingCarriesOutYet) {
+TEST(Trainer, RefusesMoreProcessesThanAStrategyIsFor) {
   const ScratchFolder scratch;
   const auto refused = [&](const Json& strategy, int processes = 1) {
     Json document = small_run(scratch / "run");

@@ -55,7 +55,7 @@ class ToldElsewhere : public Error {
   using Error::Error;
 };
 
-// A UsageError for what cannot be trained: a strategy that nothing carries out, Local on several processes, weights
+// A UsageError for what cannot be trained: Local on several processes, a coordinator that refuses, weights
 // that do not fit; nothing was written then. Any other failure is an Error, and the last checkpoint stays.
 TrainResult train(const Run& run, const Events& events, const TrainOptions& options = {});
 
