@@ -119,6 +119,8 @@ Run read(Json document, const Json& strategy, int epochs, std::chrono::duration<
 }
 
 Json slow(Json document, const std::string& consistency, int epochs, double milliseconds) {
+  // Momentum adds to what old gradients do by themselves, and has to be another one for each of both.
+  document["optimizer"] = {{"name", "sgd"}, {"lr", 0.5}};
   document["train"]["evaluate_every"] = 20;
   document["checkpoints"] = {{"every", 1'000'000}, {"keep_best", false}};
   const Json strategy{{"type", "DataParallel"},
