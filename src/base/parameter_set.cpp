@@ -42,18 +42,18 @@ using detail::in_quotes;
 
 namespace {
 
-std::size_t bytes_of(const ParameterLayout& layout) {
-  const std::optional<std::int64_t> elements = element_count(layout.shape);
-  if (!elements) throw UsageError(fmt::format("{}: no array is {}", in_quotes(layout.name), to_string(layout)));
-  return static_cast<std::size_t>(*elements) * size_of(layout.type);
-}
-
 bool same_bytes(const NamedArray& a, const NamedArray& b) {
   const std::size_t size = a.bytes().size();
   return size == b.bytes().size() && (size == 0 || std::memcmp(a.bytes().data(), b.bytes().data(), size) == 0);
 }
 
 }  // namespace
+
+std::size_t byte_count(const ParameterLayout& layout) {
+  const std::optional<std::int64_t> elements = element_count(layout.shape);
+  if (!elements) throw UsageError(fmt::format("{}: no array is {}", in_quotes(layout.name), to_string(layout)));
+  return static_cast<std::size_t>(*elements) * size_of(layout.type);
+}
 
 std::string to_string(const ParameterLayout& layout) {
   return fmt::format("{} {}", to_string(layout.type), to_string(layout.shape));
@@ -67,7 +67,7 @@ void NamedArray::require_type(DataType wanted) const {
 }
 
 Array ParameterSet::add(ParameterLayout layout) {
-  const std::size_t bytes = bytes_of(layout);
+  const std::size_t bytes = byte_count(layout);
   if (indices_.contains(layout.name))
     throw UsageError(fmt::format("there is a parameter {} already", in_quotes(layout.name)));
   std::string name = layout.name;
@@ -82,7 +82,7 @@ Array ParameterSet::add(ParameterLayout layout) {
 }
 
 Array ParameterSet::add(ParameterLayout layout, std::span<const std::byte> bytes) {
-  if (const std::size_t taken = bytes_of(layout); taken != bytes.size()) {
+  if (const std::size_t taken = byte_count(layout); taken != bytes.size()) {
     throw UsageError(fmt::format("{}: {} takes {} bytes, and {} were given", in_quotes(layout.name), to_string(layout),
                                  taken, bytes.size()));
   }

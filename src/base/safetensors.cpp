@@ -113,6 +113,17 @@ std::string take_checksum(SafetensorsHeader& header, std::string& text) {
   return digits;
 }
 
+std::vector<ParameterLayout> layouts_of(const ParameterSet& parameters, const std::vector<ArrayOnDemand>& more) {
+  std::vector<ParameterLayout> layouts;
+  for (const NamedArray& array : parameters) layouts.push_back(array.layout());
+  for (const ArrayOnDemand& array : more) {
+    if (parameters.find(array.layout.name) != nullptr)
+      throw UsageError(fmt::format("there is an array \"{}\" already", array.layout.name));
+    layouts.push_back(array.layout);
+  }
+  return layouts;
+}
+
 SafetensorsFile read_file(const std::filesystem::path& path, const SafetensorsReadOptions& options) {
   Input input(path);
   const std::uint64_t file_bytes = input.size();
@@ -125,14 +136,27 @@ SafetensorsFile read_file(const std::filesystem::path& path, const SafetensorsRe
   SafetensorsFile file;
   file.has_checksum = !digits.empty();
   file.metadata = std::move(header.metadata);
-  for (const SafetensorsHeader::Entry& entry : header.entries) file.parameters.add(entry.layout);
+  const auto is_aside = [&](const std::string& name) { return options.is_aside && options.is_aside(name); };
+  for (const SafetensorsHeader::Entry& entry : header.entries) {
+    if (!is_aside(entry.layout.name)) file.parameters.add(entry.layout);
+  }
   Checksum sum;
   if (file.has_checksum) sum.add(with_length(text));
-  for (const std::size_t index : header.order_of_data()) {
+  const auto fill = [&](std::span<std::byte> bytes) {
     if (file.has_checksum)
-      input.read_and_sum(file.parameters[index].bytes(), sum);
+      input.read_and_sum(bytes, sum);
     else
-      input.read(file.parameters[index].bytes());
+      input.read(bytes);
+  };
+  for (const std::size_t index : header.order_of_data()) {
+    const ParameterLayout& layout = header.entries[index].layout;
+    if (!is_aside(layout.name)) {
+      fill(file.parameters.at(layout.name).bytes());
+      continue;
+    }
+    std::vector<std::byte> bytes(byte_count(layout));
+    fill(bytes);
+    if (options.take_aside) options.take_aside(layout, bytes);
   }
   if (file.has_checksum && to_hex(sum.value()) != digits)
     throw Error(fmt::format("it is damaged: its checksum should be {}, and is {}", digits, to_hex(sum.value())));
@@ -150,7 +174,7 @@ void write_safetensors(const std::filesystem::path& path, const ParameterSet& pa
     if (metadata.contains(std::string(detail::kChecksumKey)))
       throw UsageError(fmt::format("the metadata \"{}\" is for the checksum alone", detail::kChecksumKey));
     if (options.checksum) metadata.emplace(detail::kChecksumKey, detail::kUnsetChecksum);
-    header = detail::plan_safetensors(parameters, std::move(metadata));
+    header = detail::plan_safetensors(layouts_of(parameters, options.more), std::move(metadata));
     head = with_length(detail::to_text(header));
   } catch (const UsageError& problem) {
     throw UsageError(fmt::format("cannot write {}: {}", path.string(), problem.what()));
@@ -158,15 +182,23 @@ void write_safetensors(const std::filesystem::path& path, const ParameterSet& pa
 
   AtomicFile file(path);
   const std::vector<std::size_t> order = header.order_of_data();
+  std::vector<std::byte> read;
+  const auto bytes_of = [&](std::size_t index) -> std::span<const std::byte> {
+    if (index < parameters.size()) return parameters[index].bytes();
+    const ArrayOnDemand& array = options.more[index - parameters.size()];
+    read.resize(byte_count(array.layout));
+    array.read(read);
+    return read;
+  };
   if (options.checksum) {
     Checksum sum;
     sum.add(head);
-    for (const std::size_t index : order) sum.add(parameters[index].bytes());
+    for (const std::size_t index : order) sum.add(bytes_of(index));
     head.replace(detail::find_checksum(head, detail::kUnsetChecksum).value(), detail::kUnsetChecksum.size(),
                  to_hex(sum.value()));
   }
   file.write(head);
-  for (const std::size_t index : order) file.write(parameters[index].bytes());
+  for (const std::size_t index : order) file.write(bytes_of(index));
   file.commit();
 }
 

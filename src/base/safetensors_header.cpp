@@ -260,17 +260,18 @@ std::vector<std::size_t> SafetensorsHeader::order_of_data() const {
   return order;
 }
 
-SafetensorsHeader plan_safetensors(const ParameterSet& parameters, std::map<std::string, std::string> metadata) {
+SafetensorsHeader plan_safetensors(std::vector<ParameterLayout> arrays, std::map<std::string, std::string> metadata) {
   SafetensorsHeader header;
   header.metadata = std::move(metadata);
-  for (const NamedArray& array : parameters) header.entries.push_back({array.layout()});
-  std::vector<std::size_t> order(parameters.size());
+  for (ParameterLayout& layout : arrays) header.entries.push_back({std::move(layout)});
+  std::vector<std::size_t> order(header.entries.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) { return size_of(parameters[i].type()); });
+  std::ranges::stable_sort(order, std::ranges::greater{},
+                           [&](std::size_t i) { return size_of(header.entries[i].layout.type); });
   std::uint64_t next = 0;
   for (const std::size_t index : order) {
     header.entries[index].begin = next;
-    header.entries[index].end = next += parameters[index].bytes().size();
+    header.entries[index].end = next += byte_count(header.entries[index].layout);
   }
   return header;
 }

@@ -31,8 +31,8 @@ struct SafetensorsHeader {
   std::vector<std::size_t> order_of_data() const;  // indices of entries, as their data comes in the file
 };
 
-// Where the arrays of a set go.
-SafetensorsHeader plan_safetensors(const ParameterSet& parameters, std::map<std::string, std::string> metadata);
+// Where arrays go.
+SafetensorsHeader plan_safetensors(std::vector<ParameterLayout> arrays, std::map<std::string, std::string> metadata);
 
 // Padded with spaces to a multiple of kHeaderAlignment. A UsageError where something cannot be written.
 std::string to_text(const SafetensorsHeader& header);

@@ -82,19 +82,28 @@ std::string guess_why(const RoundReport& report) {
                           guess_why(report)));
 }
 
-// Too few for a rule, or so few that it leaves out nothing of what it is to leave out.
+// So many that the rule can be carried out, and leaves out what it is to leave out.
+double least_in_earnest(const strategy::FederatedAggregation& rule) {
+  const auto least = static_cast<double>(least_updates(rule));
+  if (const auto* trimmed = std::get_if<strategy::TrimmedMean>(&rule); trimmed != nullptr && trimmed->fraction > 0)
+    return std::max(least, std::ceil(1 / trimmed->fraction - 1e-9));
+  if (const auto* best = std::get_if<strategy::MultiKrum>(&rule))
+    return std::max(least, static_cast<double>(best->keep) + static_cast<double>(best->byzantine));
+  return least;
+}
+
 void refuse_idle_rule(const strategy::FederatedAggregation& rule, std::int64_t updates) {
   refuse_too_few(rule, updates);
   const auto* trimmed = std::get_if<strategy::TrimmedMean>(&rule);
-  if (trimmed != nullptr && trimmed->fraction > 0 && trimmed->fraction * static_cast<double>(updates) < 1 - 1e-9)
-    throw UsageError(fmt::format("TrimmedMean: expected at least {} updates, of which {} leaves one out, found {}",
-                                 static_cast<std::int64_t>(std::ceil(1 / trimmed->fraction - 1e-9)), trimmed->fraction,
-                                 updates));
-  const auto* best = std::get_if<strategy::MultiKrum>(&rule);
-  if (best != nullptr && best->keep > updates - best->byzantine)
-    throw UsageError(
-        fmt::format("MultiKrum: expected to keep at most {} of {} updates, {} of which may be hostile, found {}",
-                    updates - best->byzantine, updates, best->byzantine, best->keep));
+  const double least = least_in_earnest(rule);
+  if (static_cast<double>(updates) >= least) return;
+  if (trimmed != nullptr)
+    throw UsageError(fmt::format("TrimmedMean: expected at least {:.6g} updates, of which {} leaves one out, found {}",
+                                 least, trimmed->fraction, updates));
+  const auto& best = std::get<strategy::MultiKrum>(rule);
+  throw UsageError(
+      fmt::format("MultiKrum: expected to keep at most {} of {} updates, {} of which may be hostile, found {}",
+                  updates - best.byzantine, updates, best.byzantine, best.keep));
 }
 
 double mu_of(const strategy::FederatedAggregation& rule) {
@@ -120,15 +129,6 @@ class FederatedRounds::Gathering {
       replies_.push_back(std::move(reply));
       discounts_.push_back(discount);
     }
-  }
-
-  // An earlier update of a client, where rules count each client as one: a newer one takes its place.
-  bool forget(std::int64_t client) {
-    const auto found = std::ranges::find(replies_, client, [](const ClientReply& reply) { return reply.task.client; });
-    if (found == replies_.end()) return false;
-    discounts_.erase(discounts_.begin() + (found - replies_.begin()));
-    replies_.erase(found);
-    return true;
   }
 
   const WeightedByRows& numbers() const { return numbers_; }
@@ -194,7 +194,7 @@ FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, Fede
   const ClientCounts counts = count_clients(its.client_selection, pool_.clients());
   refuse_impossible(its, counts);
   chosen_ = chosen_count(its.client_selection, counts);
-  least_ = least_updates(its.aggregation);
+  least_ = static_cast<std::int64_t>(least_in_earnest(its.aggregation));
 }
 
 RoundReport FederatedRounds::run(double rate_factor) {
@@ -223,6 +223,17 @@ std::vector<std::int64_t> FederatedRounds::choose(std::int64_t count, const Choi
     losses.push_back(reply.loss);
   }
   return choose_by_loss(answered, losses, count);
+}
+
+std::int64_t FederatedRounds::count_free() const {
+  const std::vector<ClientInfo>& clients = pool_.clients();
+  std::int64_t free = 0;
+  for (std::size_t client = 0; client < clients.size(); ++client) {
+    if (has_tags(options_.strategy.client_selection, clients[client].tags) &&
+        pool_.is_free(static_cast<std::int64_t>(client)))
+      ++free;
+  }
+  return free;
 }
 
 void FederatedRounds::ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report) {
@@ -284,17 +295,18 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
   std::int64_t needed = 0;
   std::int64_t open = 0;  // who were asked in this round and have not answered
   const double began = pool_.now();
+  const std::int64_t first_call = call_ + 1;
   for (;; ++report.repeats) {
     ++call_;
     const double until = round.deadline > 0 ? pool_.now() + round.deadline : ClientPool::kNever;
     const std::int64_t count = chosen_ + round.ask_beyond - std::ssize(have_sent) - open;
-    const std::vector<std::int64_t> clients =
-        count > 0 ? choose(count, {.have_sent = &have_sent, .until = until}, report) : std::vector<std::int64_t>();
     if (report.repeats == 0) {
       // Who is still at work for an earlier round cannot be asked; a round of all clients then needs fewer.
-      const std::int64_t chosen = round.replies > 0 ? round.replies : std::min(chosen_, std::ssize(clients));
+      const std::int64_t chosen = round.replies > 0 ? round.replies : std::min(chosen_, count_free());
       needed = std::max({chosen, least_, std::int64_t{1}});
     }
+    const std::vector<std::int64_t> clients =
+        count > 0 ? choose(count, {.have_sent = &have_sent, .until = until}, report) : std::vector<std::int64_t>();
     ask(clients, rate_factor, report);
     open += std::ssize(clients);
     // Where nobody could be asked it waits for one who is at work for an earlier round, so as to ask him next.
@@ -303,7 +315,7 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     while (std::ssize(have_sent) < needed && (open > 0 || awaits_earlier())) {
       std::optional<ClientReply> reply = next_fit(until);
       if (!reply) break;
-      const bool is_of_now = reply->task.version == version_;
+      const bool is_of_now = reply->task.call >= first_call;
       if (is_of_now)
         --open;
       else
@@ -329,10 +341,15 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     note_problem(report, fmt::format("round {}: {}; it is repeated", report.round, why));
   }
   for (ClientReply& reply : late) {
+    // Where the rule counts each client as one, its newer update has taken the place of this.
+    if (!is_mean(options_.strategy.aggregation) && have_sent.contains(reply.task.client)) {
+      ++report.dropped;
+      continue;
+    }
+    ++report.late;
     const auto rounds_late = static_cast<double>(version_ - reply.task.version);
     gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
   }
-  report.late = std::ssize(late);
   report.updates = std::ssize(have_sent) + report.late;
   apply(gathering, report);
   return report;
@@ -345,10 +362,12 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
   const std::int64_t most_failures = 100 + 10 * concurrency;
   std::int64_t failures = 0;
   Gathering gathering(options_);
+  std::set<std::int64_t> have_sent;  // where the rule counts each client once, it asks those whom it has not heard
   while (report.updates < round.replies) {
     if (under_way_ + std::ssize(early_) < concurrency) {
       ++call_;
-      ask(choose(concurrency - under_way_ - std::ssize(early_), {}, report), rate_factor, report);
+      const std::int64_t more = concurrency - under_way_ - std::ssize(early_);
+      ask(choose(more, {.have_sent = &have_sent}, report), rate_factor, report);
     }
     std::optional<ClientReply> reply = next_fit(ClientPool::kNever);
     if (!reply) throw Error(fmt::format("round {}: there is no client left to wait for", report.round));
@@ -356,12 +375,9 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
     const bool is_too_old = round.max_staleness > 0 && staleness > round.max_staleness;
     const bool is_taken = is_good(*reply, report);
     if (is_taken && !is_too_old) {
-      if (gathering.forget(reply->task.client)) {
-        ++report.dropped;
-      } else {
-        ++report.updates;
-      }
+      ++report.updates;
       if (staleness > 0) ++report.late;
+      if (!is_mean(options_.strategy.aggregation)) have_sent.insert(reply->task.client);
       gathering.add(std::move(*reply), std::pow(1 + static_cast<double>(staleness), -round.staleness_exponent));
       failures = 0;
       continue;

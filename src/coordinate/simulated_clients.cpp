@@ -105,22 +105,25 @@ struct SimulatedClients::Pending {
   double due = 0;
   std::int64_t order = 0;  // in which they were asked
   Outcome outcome = Outcome::answers;
-  std::shared_ptr<const ParameterSet> kept = {};  // by the client; before it is done, and after
 
   // Written by a thread until it is done.
   ClientReply reply = {};
+  std::optional<ParameterSet> kept = {};  // by the client from then on, where that is something new
   bool is_done = false;
 
   Turn turn() const { return {due, task.kind == ClientTask::Kind::fit, task.client, order}; }
-  void carry_out(const SimulatedClientsOptions& options);
-  void take_fit(FitResult result, const SimulatedClientsOptions& options, ParameterSet& kept_after);
+  void carry_out(const SimulatedClientsOptions& options, const ParameterStore& kept_before);
+  void take_fit(FitResult result, const SimulatedClientsOptions& options, ParameterSet& remains);
 };
 
 // What the threads share with whoever asks.
 struct SimulatedClients::Shared {
-  explicit Shared(SimulatedClientsOptions its) : options(std::move(its)) {}
+  explicit Shared(SimulatedClientsOptions its) : options(std::move(its)), kept(options.folder) {}
 
   const SimulatedClientsOptions options;
+  // By client. What one keeps changes when its fit is collected; its evaluations that were asked before were due
+  // before.
+  ParameterStore kept;
   std::mutex mutex;
   std::condition_variable has_work;
   std::condition_variable has_done;
@@ -161,7 +164,7 @@ struct SimulatedClients::Shared {
       const std::shared_ptr<Pending> pending = shared->work.begin()->second;
       shared->work.erase(shared->work.begin());
       lock.unlock();
-      pending->carry_out(shared->options);
+      pending->carry_out(shared->options, shared->kept);
       lock.lock();
       pending->is_done = true;
       shared->has_done.notify_all();
@@ -171,10 +174,12 @@ struct SimulatedClients::Shared {
   }
 };
 
-void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options) {
+void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options, const ParameterStore& kept_before) {
   try {
     const std::unique_ptr<FederatedClient> client = options.make(task.client);
-    if (kept) client->restore(part_named(*kept, kOwnState));
+    if (!client) throw UsageError("nobody made it");
+    const ParameterSet before = kept_before.get(task.client);
+    if (!before.empty()) client->restore(part_named(before, kOwnState));
     if (task.kind == ClientTask::Kind::evaluate) {
       ClientEvaluation evaluation = client->evaluate(*task.parameters);
       reply.rows = evaluation.rows;
@@ -183,15 +188,17 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
       return;
     }
     FitResult result = client->fit(*task.parameters, task.instructions);
-    auto kept_after = std::make_shared<ParameterSet>();
-    add_named(*kept_after, kOwnState, client->state());
-    const bool is_sound = has_finite_wide(result.parameters) && has_finite_wide(*kept_after);
+    ParameterSet kept_after;
+    add_named(kept_after, kOwnState, client->state());
+    const bool is_sound = has_finite_wide(result.parameters) && has_finite_wide(kept_after);
     if (const ClientBehaviour its = options.behaviour_of(task.client);
         its.update_factor != 1 && task.parameters->same_layout(result.parameters))
       multiply_change(result.parameters, *task.parameters, its.update_factor, options.is_trained);
-    take_fit(std::move(result), options, *kept_after);
+    ParameterSet remains = part_named(before, kRemains);
+    take_fit(std::move(result), options, remains);
+    add_named(kept_after, kRemains, remains);
     // What comes of a training that has gone astray does not stay.
-    if (is_sound) kept = std::move(kept_after);
+    if (is_sound && !kept_after.empty()) kept = std::move(kept_after);
   } catch (const std::exception& error) {
     const std::string_view what = error.what();
     reply.failure = what.substr(0, what.find('\n'));
@@ -202,12 +209,11 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
 }
 
 void SimulatedClients::Pending::take_fit(FitResult result, const SimulatedClientsOptions& options,
-                                         ParameterSet& kept_after) {
+                                         ParameterSet& remains) {
   reply.rows = result.rows;
   reply.trained = result.trained > 0 ? result.trained : result.rows;
   reply.loss = result.loss;
   reply.metrics = std::move(result.metrics);
-  ParameterSet remains = kept ? part_named(*kept, kRemains) : ParameterSet();
   // What the server refuses anyway goes as it is.
   ParameterSet change;
   if (!std::holds_alternative<NoCompression>(options.compression) && task.parameters->same_layout(result.parameters))
@@ -222,7 +228,6 @@ void SimulatedClients::Pending::take_fit(FitResult result, const SimulatedClient
     reply.values = std::move(result.parameters);
     reply.bytes = reply.values.bytes();
   }
-  add_named(kept_after, kRemains, remains);
 }
 
 SimulatedClients::SimulatedClients(SimulatedClientsOptions options) {
@@ -240,6 +245,8 @@ SimulatedClients::SimulatedClients(SimulatedClientsOptions options) {
                       "update_factor {}",
                       i, its.fit_seconds, its.dropout, its.failure, its.update_factor));
   }
+  validate(options.compression);
+  if (std::holds_alternative<PowerSgd>(options.compression)) throw UsageError(kPowerSgdIsForReplicas);
   if (!options.make) throw UsageError("clients: expected a function that makes one");
   if (options.threads < 1) throw UsageError(fmt::format("expected at least one thread, found {}", options.threads));
   is_busy_.resize(options.clients.size());
@@ -305,7 +312,6 @@ std::uint64_t SimulatedClients::ask(ClientTask task) {
 }
 
 void SimulatedClients::await(std::shared_ptr<Pending> pending) {
-  if (const auto kept = kept_.find(pending->task.client); kept != kept_.end()) pending->kept = kept->second;
   if (pending->task.kind == ClientTask::Kind::fit) is_busy_[static_cast<std::size_t>(pending->task.client)] = true;
   const Turn turn = pending->turn();
   pending_.emplace(turn, pending);
@@ -348,18 +354,14 @@ std::optional<ClientReply> SimulatedClients::next(double until) {
   now_ = std::max(now_, pending->due);
   if (pending->task.kind == ClientTask::Kind::fit) {
     is_busy_[static_cast<std::size_t>(pending->task.client)] = false;
-    if (pending->kept && !pending->kept->empty()) kept_[pending->task.client] = pending->kept;
+    if (pending->kept) shared_->kept.put(pending->task.client, *pending->kept);
   }
   ClientReply reply = std::move(pending->reply);
   reply.task = std::move(pending->task);
   return reply;
 }
 
-const ParameterSet& SimulatedClients::state_of(std::int64_t client) const {
-  static const ParameterSet nothing;
-  const auto kept = kept_.find(client);
-  return kept == kept_.end() ? nothing : *kept->second;
-}
+ParameterSet SimulatedClients::state_of(std::int64_t client) const { return shared_->kept.get(client); }
 
 // --- checkpoints ---
 
@@ -398,7 +400,6 @@ std::string model_prefix(std::int64_t version) { return fmt::format("simulation/
 void SimulatedClients::save(ParameterSet& arrays) const {
   const std::vector<double> clock = {now_, static_cast<double>(asked_)};
   arrays.add(kClock, {2}, clock);
-  for (const auto& [client, kept] : kept_) add_named(arrays, fmt::format("{}{}/", kKeptBy, client), *kept);
   if (pending_.empty()) return;
   std::vector<std::int64_t> tasks;
   std::vector<double> numbers;
@@ -417,27 +418,28 @@ void SimulatedClients::save(ParameterSet& arrays) const {
   for (const auto& [version, model] : models) add_named(arrays, model_prefix(version), *model);
 }
 
+std::vector<ArrayOnDemand> SimulatedClients::save_kept() const { return shared_->kept.on_demand(std::string(kKeptBy)); }
+
+bool SimulatedClients::is_kept(const std::string& name) { return name.starts_with(kKeptBy); }
+
+void SimulatedClients::restore_kept(const ParameterLayout& layout, std::span<const std::byte> bytes) {
+  if (asked_ > 0) throw UsageError("clients that have been at work cannot go on from a checkpoint");
+  std::int64_t client = -1;
+  const std::string_view rest = std::string_view(layout.name).substr(kKeptBy.size());
+  const auto [end, problem] = std::from_chars(rest.data(), rest.data() + rest.size(), client);
+  if (problem != std::errc() || *end != '/' || client < 0 || client >= std::ssize(is_busy_))
+    throw UsageError(fmt::format("\"{}\" is of a client that is not there", layout.name));
+  const auto begin = static_cast<std::size_t>(end - rest.data()) + 1;
+  shared_->kept.add(client, {std::string(rest.substr(begin)), layout.shape, layout.type}, bytes);
+}
+
 void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& layout) {
-  if (!pending_.empty()) throw UsageError("clients that are at work cannot go on from a checkpoint");
+  if (asked_ > 0) throw UsageError("clients that have been at work cannot go on from a checkpoint");
   const std::span<const double> clock = arrays.at(kClock).values<double>();
   if (clock.size() != 2) throw UsageError(fmt::format("{}: expected 2 numbers, found {}", kClock, clock.size()));
-  std::map<std::int64_t, ParameterSet> kept;
-  for (const NamedArray& array : arrays) {
-    if (!array.name().starts_with(kKeptBy)) continue;
-    std::int64_t client = -1;
-    const std::string_view rest = std::string_view(array.name()).substr(kKeptBy.size());
-    const auto [end, problem] = std::from_chars(rest.data(), rest.data() + rest.size(), client);
-    if (problem != std::errc() || *end != '/' || client < 0 || client >= std::ssize(is_busy_))
-      throw UsageError(fmt::format("\"{}\" is of a client that is not there", array.name()));
-    ParameterLayout its = array.layout();
-    its.name = std::string(rest.substr(static_cast<std::size_t>(end - rest.data()) + 1));
-    kept[client].add(std::move(its), array.bytes());
-  }
   const NamedArray* found = arrays.find(kTasks);
   if (found != nullptr) refuse_unless_tasks(*found, arrays.at(kTaskNumbers), std::ssize(is_busy_));
   now_ = clock[0];
-  kept_.clear();
-  for (auto& [client, set] : kept) kept_[client] = std::make_shared<const ParameterSet>(std::move(set));
   asked_ = static_cast<std::int64_t>(clock[1]);
   if (found == nullptr) return;
   const std::span<const std::int64_t> tasks = found->values<std::int64_t>();

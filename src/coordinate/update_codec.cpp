@@ -147,8 +147,7 @@ std::size_t encoded_bytes(const ParameterLayout& array, const Compression& compr
 std::vector<std::byte> encode_change(const ParameterSet& change, const Compression& compression,
                                      const EncodeOptions& options) {
   validate(compression);
-  if (std::holds_alternative<PowerSgd>(compression))
-    throw UsageError("PowerSgd is for replicas that exchange factors in every step, not for the change of a client");
+  if (std::holds_alternative<PowerSgd>(compression)) throw UsageError(kPowerSgdIsForReplicas);
   ParameterSet none;
   ParameterSet& remains = options.remains != nullptr ? *options.remains : none;
   // Before anything is changed.

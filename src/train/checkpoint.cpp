@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include <tutti/base/atomic_file.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/base/safetensors.hpp>
+#include <tutti/train/stepper.hpp>
 
 namespace tutti {
 namespace {
@@ -81,6 +83,8 @@ void put_link(const fs::path& link, const fs::path& to) {
   // Some file systems have no links. They are for people; nothing here reads them.
 }
 
+bool is_of_clients(const std::string& name) { return name.starts_with(Stepper::kOfClients); }
+
 bool is_federated(const ParameterSet& arrays) { return arrays.find("server/counts") != nullptr; }
 
 // How many a federated run has, as its run file says; 0 of other files.
@@ -99,8 +103,8 @@ bool is_weight(const NamedArray& array) { return array.name().find('/') == std::
 }  // namespace
 
 Checkpoint read_checkpoint(const fs::path& file) {
-  SafetensorsFile read = read_safetensors(file, {.require_checksum = true});
-  Checkpoint checkpoint{.state = {}, .arrays = std::move(read.parameters)};
+  SafetensorsFile read = read_safetensors(file, {.require_checksum = true, .is_aside = is_of_clients});
+  Checkpoint checkpoint{.state = {}, .arrays = std::move(read.parameters), .file = file};
   const auto state = read.metadata.find(kStateKey);
   if (state == read.metadata.end()) throw Error(fmt::format("cannot read {}: it is no checkpoint", file.string()));
   try {
@@ -112,8 +116,26 @@ Checkpoint read_checkpoint(const fs::path& file) {
   return checkpoint;
 }
 
+void read_clients(const fs::path& file,
+                  const std::function<void(const ParameterLayout& layout, std::span<const std::byte> bytes)>& take) {
+  std::exception_ptr refused;  // by whoever takes it, which says nothing of the file
+  const auto offer = [&](const ParameterLayout& layout, std::span<const std::byte> bytes) {
+    if (refused || !is_of_clients(layout.name)) return;
+    try {
+      take(layout, bytes);
+    } catch (...) {
+      refused = std::current_exception();
+    }
+  };
+  const auto is_any = [](const std::string&) { return true; };
+  (void)read_safetensors(file, {.require_checksum = true, .is_aside = is_any, .take_aside = offer});
+  if (refused) std::rethrow_exception(refused);
+}
+
 ParameterSet weights_in(const fs::path& file, int replica) {
-  SafetensorsFile read = read_safetensors(file);
+  const std::string its = fmt::format("{}{}/", Stepper::kOfClients, replica);
+  const auto is_of_another = [&](const std::string& name) { return is_of_clients(name) && !name.starts_with(its); };
+  SafetensorsFile read = read_safetensors(file, {.is_aside = is_of_another});
   if (const std::int64_t clients = clients_of(read); clients > 0 && replica >= clients)
     throw UsageError(fmt::format("there is no client {}, expected 0 to {}", replica, clients - 1));
   if (read.metadata.contains(kStateKey) || replica != 0) return weights_of_replica(read.parameters, replica);
@@ -177,7 +199,9 @@ fs::path CheckpointFolder::write(const Checkpoint& checkpoint) {
   const TrainState& state = checkpoint.state;
   fs::path path = folder_ / file_name(state.step);
   write_safetensors(path, checkpoint.arrays,
-                    {.metadata = {{kStateKey, to_text(state)}, {kRunKey, state.run}}, .checksum = true});
+                    {.metadata = {{kStateKey, to_text(state)}, {kRunKey, state.run}},
+                     .checksum = true,
+                     .more = checkpoint.of_clients});
   put_link(folder_ / "last.safetensors", path.filename());
   const fs::path best = file_name(state.best.step);
   if (policy_.keep_best && state.best.value && fs::exists(folder_ / best)) put_link(folder_ / "best.safetensors", best);

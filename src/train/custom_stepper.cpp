@@ -28,7 +28,6 @@ class CustomStepper final : public Stepper {
   std::string describe() const override { return stepper_->describe(); }
   std::vector<std::string> notes() const override { return stepper_->notes(); }
   std::vector<std::string> warnings() const override { return stepper_->warnings(); }
-  double bytes_to_come() const override { return stepper_->bytes_to_come(); }
   void begin(std::int64_t steps_taken) override { stepper_->begin(steps_taken); }
   double set_rate(double factor) override { return stepper_->set_rate(factor); }
 
@@ -49,6 +48,12 @@ class CustomStepper final : public Stepper {
   // A checkpoint without the weights would be found out by whoever wants to use it, when it is too late.
   void save(ParameterSet& arrays) override {
     stepper_->save(arrays);
+    for (const NamedArray& array : arrays) {
+      if (array.name().starts_with(kOfClients))
+        throw Error(
+            fmt::format("the coordinator '{}' saved '{}', and names that begin with '{}' are for save_clients()", name_,
+                        array.name(), kOfClients));
+    }
     if (context_.world != nullptr && context_.world->rank() != Rank{0}) return;
     for (const GraphParameter& parameter : run_->graph.parameters()) {
       if (arrays.find(parameter.path) == nullptr)
@@ -57,6 +62,10 @@ class CustomStepper final : public Stepper {
     }
   }
   void restore(const ParameterSet& arrays) override { stepper_->restore(arrays); }
+  std::vector<ArrayOnDemand> save_clients() override { return stepper_->save_clients(); }
+  void restore_client(const ParameterLayout& layout, std::span<const std::byte> bytes) override {
+    stepper_->restore_client(layout, bytes);
+  }
 
  private:
   std::shared_ptr<const Run> run_;

@@ -74,17 +74,6 @@ class FederatedStepper final : public Stepper {
 
   std::vector<std::string> warnings() const override { return warnings_; }
 
-  // What clients keep that were not asked yet.
-  double bytes_to_come() const override {
-    std::size_t bytes = ground_->personal.bytes();
-    for (std::size_t i = 0; i < ground_->shared.size(); ++i) {
-      if (ground_->is_trained[i] && !std::holds_alternative<NoCompression>(strategy_.compression))
-        bytes += ground_->shared[i].bytes().size();
-    }
-    const std::int64_t open = client_counts(*run_).with_tags - clients_.kept_count();
-    return static_cast<double>(std::max<std::int64_t>(open, 0)) * static_cast<double>(bytes);
-  }
-
   double set_rate(double factor) override {
     rate_factor_ = factor;
     return torch_options(run_->optimizer)->get_lr() * factor;
@@ -149,6 +138,10 @@ class FederatedStepper final : public Stepper {
     }
     clients_.save(arrays);
   }
+  std::vector<ArrayOnDemand> save_clients() override { return clients_.save_kept(); }
+  void restore_client(const ParameterLayout& layout, std::span<const std::byte> bytes) override {
+    clients_.restore_kept(layout, bytes);
+  }
 
   void restore(const ParameterSet& arrays) override {
     rounds_.restore(arrays);
@@ -178,6 +171,7 @@ class FederatedStepper final : public Stepper {
                                     .threads = threads_,
                                     .seed = run_->seed,
                                     .deadline = run_->train.deadline,
+                                    .folder = run_->output,
                                     .prepare_thread = use_one_thread};
     describe_clients(*ground_, options.clients, options.behaviour);
     return options;
@@ -187,7 +181,7 @@ class FederatedStepper final : public Stepper {
   void fill_net() {
     ParameterSet all;
     for (const NamedArray& array : rounds_.parameters()) all.add(array.layout(), array.bytes());
-    const ParameterSet& first = clients_.state_of(0);
+    const ParameterSet first = clients_.state_of(0);
     for (const NamedArray& array : ground_->personal) {
       const NamedArray* own = first.find("state/" + array.name());
       all.add(array.layout(), own != nullptr ? own->bytes() : array.bytes());

@@ -169,6 +169,7 @@ class StepLoop {
                           .arrays = {}};
     stepper_.save(checkpoint.arrays);
     if (!checkpoints_) return;
+    checkpoint.of_clients = stepper_.save_clients();
     training_.result.last_checkpoint = checkpoints_->write(checkpoint);
     tell(event::CheckpointWritten{.step = step_, .path = training_.result.last_checkpoint.string()});
   }
@@ -188,6 +189,9 @@ class StepLoop {
 void run_steps(Training& training, Stepper& stepper) {
   if (training.checkpoint) {
     try {
+      // There is none of them where several processes share what one has read.
+      if (const auto& file = training.checkpoint->file; !file.empty())
+        read_clients(file, [&](const auto& layout, auto bytes) { stepper.restore_client(layout, bytes); });
       stepper.restore(training.checkpoint->arrays);
     } catch (const UsageError& error) {
       throw UsageError(fmt::format("the checkpoint is not of this run: {}", error.what()));

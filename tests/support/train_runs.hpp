@@ -13,6 +13,7 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 #include <tutti/base/random.hpp>
+#include <tutti/base/safetensors.hpp>
 #include <tutti/collective/run_ranks.hpp>
 #include <tutti/train/checkpoint.hpp>
 #include <tutti/train/trainer.hpp>
@@ -131,6 +132,9 @@ inline Trained train_small(const Run& run, const TrainedOptions& options = {}) {
   return trained;
 }
 
-inline ParameterSet arrays_in(const std::filesystem::path& checkpoint) { return read_checkpoint(checkpoint).arrays; }
+// All of them, what clients keep included.
+inline ParameterSet arrays_in(const std::filesystem::path& checkpoint) {
+  return read_safetensors(checkpoint, {.require_checksum = true}).parameters;
+}
 
 }  // namespace tutti::testing

@@ -43,20 +43,22 @@ cp "$scratch/bin/fedavg.py" "$scratch/bin/fedavg_cblas"
 chmod +x "$scratch"/bin/{tutti,fedavg.py,fedavg_cblas,data_parallel_engines}
 cp -- "$root/examples/federated.json" "$scratch/bin"
 
-# All of it: MNIST, then 3 engines and the thousand clients, twice.
+# All of it: MNIST, then 3 engines and the thousand clients, who compress or do not, twice.
 "${driver[@]}" --json --passes 2 --rounds 12 >"$scratch/lines" 2>"$scratch/errors" || expect 0 "" cat "$scratch/errors"
 expect 0 "fetching MNIST" cat "$scratch/errors"
-expect 0 "4 $scratch/lines" wc -l "$scratch/lines"
+expect 0 "5 $scratch/lines" wc -l "$scratch/lines"
 expect 0 '{"engine":"tutti","rounds":12,"steps_per_second":1200.0,"rounds_per_second":2.0,"accuracy":0.9,"passes":2}' cat "$scratch/lines"
 expect 0 '{"engine":"python","rounds":12,"steps_per_second":600.0,"rounds_per_second":1.0,"accuracy":0.85,"passes":2}' cat "$scratch/lines"
 expect 0 '{"engine":"cblas","rounds":12,"steps_per_second":2400.0,"rounds_per_second":4.0,' cat "$scratch/lines"
-expect 0 "1" grep -c '{"engine":"tutti","clients":1000,"rounds":2,"peak_bytes":[1-9][0-9]*,"passes":2}' "$scratch/lines"
-expect 0 "9 $scratch/bin/asked" wc -l "$scratch/bin/asked"
+expect 0 "1" grep -c '{"engine":"tutti","clients":1000,"compression":"NoCompression","rounds":2,"peak_bytes":[1-9][0-9]*,"passes":2}' "$scratch/lines"
+expect 0 "1" grep -c '{"engine":"tutti","clients":1000,"compression":{"TopK":0.1},"rounds":2,"peak_bytes":[1-9][0-9]*,"passes":2}' "$scratch/lines"
+expect 0 "11 $scratch/bin/asked" wc -l "$scratch/bin/asked"
 expect 0 "tutti fetch mnist" head -n 1 "$scratch/bin/asked"
-expect 0 "8" grep -c "OMP=1 CORETYPE=Haswell" "$scratch/bin/asked"
+expect 0 "10" grep -c "OMP=1 CORETYPE=Haswell" "$scratch/bin/asked"
 for_all='--set data.source=mnist --set graph.strategy.rounds=12 --set graph.strategy.threads=2 --set train.evaluate_every=12'
 expect 0 "2" grep -c "/tutti $for_all OMP" "$scratch/bin/asked"
-expect 0 "2" grep -c '/many-clients .* --set graph.strategy.num_clients=1000 --set graph.strategy.client_selection={"method": "All"} OMP' "$scratch/bin/asked"
+expect 0 "2" grep -c '/many-clients .* --set graph.strategy.num_clients=1000 --set graph.strategy.client_selection={"method": "All"} --set graph.strategy.compression="NoCompression" OMP' "$scratch/bin/asked"
+expect 0 "2" grep -c '/many-clients .* --set graph.strategy.compression={"TopK": 0.1} OMP' "$scratch/bin/asked"
 words="--data $scratch/data/mnist --layers 784,200,200,10 --clients 100 --asked 10 --batch 10 --rate 0.1 --seed 7 --rounds 12"
 expect 0 "2" grep -c "fedavg.py $words OMP" "$scratch/bin/asked"
 expect 0 "2" grep -c "fedavg_cblas $words --threads 2 OMP" "$scratch/bin/asked"
@@ -67,7 +69,7 @@ mkdir "$scratch/temporary"
 expect 0 "tutti            1200       2.00         90.00 %                   1.00x" "${driver[@]}" --engine tutti,python --passes 1
 expect 0 "python             600       1.00         85.00 %                   2.00x" "${driver[@]}" --engine tutti,python --passes 1
 expect 0 "reached  at least 1.7 times Python's local steps a second" "${driver[@]}" --engine tutti,python --passes 1
-expect 0 "reached  1000 clients, all asked in each of 2 rounds, within 1 GB of memory" "${driver[@]}" --engine tutti --passes 1
+expect 0 'reached  1000 clients, all asked in each of 2 rounds, compression {"TopK": 0.1}, within 1 GB of memory' "${driver[@]}" --engine tutti --passes 1
 expect 0 "not measured" "${driver[@]}" --engine cblas --passes 1
 sed -i 's/hundredths=100/hundredths=75/' "$scratch/bin/fedavg.py"
 expect 0 "MISSED   at least 1.7 times Python's local steps a second" "${driver[@]}" --engine tutti,python --passes 1

@@ -2,6 +2,10 @@
 #include <tutti/train/checkpoint.hpp>
 
 #include <algorithm>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,6 +71,34 @@ TEST(CheckpointFolder, ReadsWhatItWrote) {
   EXPECT_EQ(read.state.blas, "Zen");
   EXPECT_EQ(read.arrays, checkpoint_at(7).arrays);
   EXPECT_EQ(std::filesystem::read_symlink(scratch / "checkpoints/best.safetensors"), path.filename());
+}
+
+TEST(CheckpointFolder, ReadsWhatClientsKeepOneByOneAndFindsDamageInIt) {
+  const testing::ScratchFolder scratch;
+  CheckpointFolder folder(scratch / "checkpoints", {});
+  Checkpoint checkpoint = checkpoint_at(7);
+  ParameterStore kept;
+  ParameterSet one;
+  one.add({.name = "state/w", .shape = {1000}});
+  for (const std::int64_t client : {0, 3}) kept.put(client, one);
+  checkpoint.of_clients = kept.on_demand("client/");
+  const std::filesystem::path path = folder.write(checkpoint);
+  EXPECT_EQ(read_checkpoint(path).arrays, checkpoint_at(7).arrays);
+  std::vector<std::string> names;
+  read_clients(path, [&](const ParameterLayout& layout, std::span<const std::byte> bytes) {
+    names.push_back(layout.name);
+    EXPECT_EQ(bytes.size(), 4000U);
+  });
+  EXPECT_THAT(names, ElementsAre("client/0/state/w", "client/3/state/w"));
+  // Whoever does not take it says so himself.
+  EXPECT_EQ(testing::usage_error(
+                [&] { read_clients(path, [](const ParameterLayout&, auto) { throw UsageError("not mine"); }); }),
+            "not mine");
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-2000, std::ios::end);
+  file.put('x');
+  file.close();
+  EXPECT_THROW((void)read_checkpoint(path), Error);
 }
 
 TEST(CheckpointFolder, RemovesWhatThePolicyDoesNotKeep) {

@@ -97,6 +97,11 @@ TEST(SimulatedClients, RefuseWhatCannotBe) {
   options.behaviour.resize(3);
   EXPECT_EQ(usage_error([&] { SimulatedClients clients(std::move(options)); }),
             "expected a behaviour for each of 2 clients, found 3");
+  for (const Compression& compression : {Compression(PowerSgd{}), Compression(TopK{.fraction = 2})}) {
+    SimulatedClientsOptions compressing = clients_of(script, 2);
+    compressing.compression = compression;
+    EXPECT_NE(usage_error([&] { SimulatedClients clients(compressing); }), "");
+  }
   SimulatedClients clients(clients_of(script, 2));
   const auto model = std::make_shared<const ParameterSet>(one_number(0));
   EXPECT_EQ(usage_error([&] { clients.ask({.client = 2, .parameters = model}); }),
@@ -104,6 +109,38 @@ TEST(SimulatedClients, RefuseWhatCannotBe) {
   clients.ask({.client = 1, .parameters = model});
   EXPECT_EQ(usage_error([&] { clients.ask({.client = 1, .parameters = model}); }),
             "client 1 is asked for a fit while it has one to do");
+}
+
+TEST(SimulatedClients, ThatNobodyMadeHaveFailed) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.make = [&](std::int64_t client) {
+    return client == 0 ? nullptr : std::make_unique<ScriptedClient>(script, client);
+  };
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(2);
+  strategy.round = strategy::Synchronous{.replies = 1};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  EXPECT_EQ(rounds.run().problems, (std::vector<std::string>{"client 0 failed: nobody made it"}));
+}
+
+TEST(SimulatedClients, GoOnFromACheckpointBeforeTheyAreAsked) {
+  const Script script;
+  SimulatedClients clients(clients_of(script, 2));
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(2)});
+  (void)rounds.run();
+  ParameterSet saved;
+  clients.save(saved);
+  EXPECT_EQ(usage_error([&] { clients.restore(saved, rounds.parameters()); }),
+            "clients that have been at work cannot go on from a checkpoint");
+  for (const ArrayOnDemand& array : clients.save_kept()) {
+    EXPECT_TRUE(SimulatedClients::is_kept(array.layout.name));
+    EXPECT_EQ(usage_error([&] { clients.restore_kept(array.layout, {}); }),
+              "clients that have been at work cannot go on from a checkpoint");
+  }
+  SimulatedClients fresh(clients_of(script, 2));
+  EXPECT_EQ(usage_error([&] { fresh.restore_kept({.name = "client/2/state/rounds", .shape = {1}}, {}); }),
+            "\"client/2/state/rounds\" is of a client that is not there");
 }
 
 TEST(SimulatedClients, EvaluateWhileOthersTrain) {

@@ -35,6 +35,9 @@ struct ParameterLayout {
   friend bool operator==(const ParameterLayout&, const ParameterLayout&) = default;
 };
 
+// Of an array of this layout. A UsageError for a shape that no array has.
+std::size_t byte_count(const ParameterLayout& layout);
+
 // "float32 [3, 2]", without the name.
 std::string to_string(const ParameterLayout& layout);
 

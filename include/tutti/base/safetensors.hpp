@@ -20,17 +20,24 @@
 // anew.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/base/parameter_store.hpp>
 
 namespace tutti {
 
 struct SafetensorsWriteOptions {
   std::map<std::string, std::string> metadata = {};
   bool checksum = false;
+  // After those of the set; each is read twice where there is a checksum, and is not in memory otherwise.
+  std::vector<ArrayOnDemand> more = {};
 };
 
 // Names and metadata must be UTF-8. An array cannot be named "__metadata__", nor a text "tutti.checksum".
@@ -46,6 +53,10 @@ struct SafetensorsFile {
 struct SafetensorsReadOptions {
   // Refuse a file that has no checksum. One that is there is compared always; but damage may hit its name.
   bool require_checksum = false;
+  // Arrays named so are not kept, so that they need not fit into memory: each is handed on, where there is somebody to
+  // take it, before the checksum is compared.
+  std::function<bool(const std::string& name)> is_aside = {};
+  std::function<void(const ParameterLayout& layout, std::span<const std::byte> bytes)> take_aside = {};
 };
 
 SafetensorsFile read_safetensors(const std::filesystem::path& path, const SafetensorsReadOptions& options = {});

@@ -28,7 +28,7 @@
 namespace tutti {
 
 struct FederatedRoundsOptions {
-  strategy::Federated strategy = {};
+  strategy::Federated strategy = {};  // compression and threads are the pool's affair; local and inner the clients'
   std::uint64_t seed = 0;             // of who is asked
   std::vector<bool> is_trained = {};  // by array: others (buffers) are averaged and no more; all where empty
 };
@@ -91,6 +91,7 @@ class FederatedRounds {
     double until = ClientPool::kNever;
   };
   std::vector<std::int64_t> choose(std::int64_t count, const Choice& choice, RoundReport& report);
+  std::int64_t count_free() const;
   void ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report);
   std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, double until, RoundReport& report);
   std::optional<ClientReply> next_fit(double until);

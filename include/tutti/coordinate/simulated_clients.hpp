@@ -6,22 +6,27 @@
 //                             .make = [&](std::int64_t client) { return std::make_unique<MyClient>(client); }});
 //   FederatedRounds rounds(initial_parameters, clients, {.strategy = strategy});
 //
-// A client is made when it is asked, and gone when it has answered; what it keeps between rounds is its state(), which
-// stays here. So memory holds a model for each thread, and a few answers that wait for their turn. Answers come in the
-// order of the clock, of equal times by the client's number: the same bits on any number of threads.
+// A client is made when it is asked, and gone when it has answered; what it keeps between rounds, its state() and what
+// remains of compression, lies in a temporary file. So memory holds a model for each thread, and a few answers that
+// wait for their turn, however many clients there are. Answers come in the order of the clock, of equal times by the
+// client's number: the same bits on any number of threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/base/parameter_store.hpp>
 #include <tutti/coordinate/client_pool.hpp>
 #include <tutti/coordinate/federated_client.hpp>
 #include <tutti/strategy/compression.hpp>
@@ -45,6 +50,7 @@ struct SimulatedClientsOptions {
   int threads = 1;
   std::uint64_t seed = 0;                // of who drops out and fails
   Duration deadline = kDefaultDeadline;  // in real time, for the answer of a client
+  std::filesystem::path folder = {};     // of the temporary file; the system's where empty
   // Called on each thread first.
   std::function<void()> prepare_thread = {};
 
@@ -70,13 +76,14 @@ class SimulatedClients final : public ClientPool {
   double now() const override { return now_; }
 
   // What a client keeps: its state(), and what remains of compression. Empty where it has nothing yet.
-  const ParameterSet& state_of(std::int64_t client) const;
-  // Of how many something is kept.
-  std::int64_t kept_count() const { return std::ssize(kept_); }
+  ParameterSet state_of(std::int64_t client) const;
 
-  // The clock, what clients keep, and what they are asked: all that the next answers depend on. `layout` is that of the
-  // parameters.
+  // All that the next answers depend on is the clock and what clients are asked, and what each client keeps, array by
+  // array. Of a checkpoint the latter is restored first. `layout` is that of the parameters.
   void save(ParameterSet& arrays) const;
+  std::vector<ArrayOnDemand> save_kept() const;
+  static bool is_kept(const std::string& name);
+  void restore_kept(const ParameterLayout& layout, std::span<const std::byte> bytes);
   void restore(const ParameterSet& arrays, const ParameterSet& layout);
 
  private:
@@ -89,8 +96,7 @@ class SimulatedClients final : public ClientPool {
 
   std::shared_ptr<Shared> shared_;  // with threads that may outlive this, where a client hangs
   std::map<Turn, std::shared_ptr<Pending>> pending_;
-  std::vector<bool> is_busy_;                                         // with a fit; by client
-  std::map<std::int64_t, std::shared_ptr<const ParameterSet>> kept_;  // by client
+  std::vector<bool> is_busy_;  // with a fit; by client
   double now_ = 0;
   std::int64_t asked_ = 0;
 };

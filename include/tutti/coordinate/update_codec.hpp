@@ -19,6 +19,9 @@
 
 namespace tutti {
 
+inline constexpr const char* kPowerSgdIsForReplicas =
+    "PowerSgd is for replicas that exchange factors in every step, not for the change of a client";
+
 struct EncodeOptions {
   ParameterSet* remains = nullptr;    // added to the change; afterwards what the message has not of it: the arrays that
                                       // are compressed. Empty at first

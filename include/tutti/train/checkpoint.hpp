@@ -10,13 +10,17 @@
 // depend on the number of replicas or processes. `last.safetensors` and `best.safetensors` are links.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/base/parameter_store.hpp>
 #include <tutti/train/best.hpp>
 #include <tutti/train/run.hpp>
 
@@ -32,11 +36,16 @@ struct TrainState {
 
 struct Checkpoint {
   TrainState state;
-  ParameterSet arrays;
+  ParameterSet arrays;                         // without what clients keep
+  std::vector<ArrayOnDemand> of_clients = {};  // to be written
+  std::filesystem::path file = {};             // that it was read from
 };
 
-// Reads one file, whole; an Error says what is wrong with it.
+// Reads one file, whole, and believes nothing that its checksum does not say; an Error says what is wrong with it.
 Checkpoint read_checkpoint(const std::filesystem::path& file);
+// What clients keep, array by array.
+void read_clients(const std::filesystem::path& file,
+                  const std::function<void(const ParameterLayout& layout, std::span<const std::byte> bytes)>& take);
 
 // Parameters and buffers alone, out of a checkpoint or of a safetensors file of another origin.
 ParameterSet weights_in(const std::filesystem::path& file, int replica = 0);

@@ -10,14 +10,18 @@
 // What a step throws ends the run: a UsageError or an Error with its sentence, after "step 12: ". Checkpoints stay.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/base/events.hpp>
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/base/parameter_store.hpp>
 #include <tutti/data/dataset.hpp>
 #include <tutti/nn/step_span.hpp>
 #include <tutti/train/evaluation.hpp>
@@ -45,8 +49,6 @@ class Stepper {
   // What else people should know before it begins, in lines.
   virtual std::vector<std::string> notes() const { return {}; }
   virtual std::vector<std::string> warnings() const { return {}; }
-  // Memory that it comes to hold later, beyond what a few steps have taken.
-  virtual double bytes_to_come() const { return 0; }
   // The first step is the one after so many.
   virtual void begin(std::int64_t steps_taken) = 0;
   // With the optimizer's own rate times a factor; returns the rate.
@@ -58,6 +60,11 @@ class Stepper {
   // For checkpoints: on rank 0 all that the next step depends on.
   virtual void save(ParameterSet& arrays) = 0;
   virtual void restore(const ParameterSet& arrays) = 0;
+  // What clients keep, who may be too many for memory: read when it is written, and restored array by array, before all
+  // else. Their names begin so, and no others do.
+  static constexpr std::string_view kOfClients = "client/";
+  virtual std::vector<ArrayOnDemand> save_clients() { return {}; }
+  virtual void restore_client(const ParameterLayout& /*layout*/, std::span<const std::byte> /*bytes*/) {}
 };
 
 }  // namespace tutti
