@@ -40,6 +40,7 @@ std::shared_ptr<const Dataset> read_idx_rows(const IdxPair& files, std::int64_t 
     throw UsageError(fmt::format("{}: expected {} labels, one for each row of {}, found {}", files.labels.string(),
                                  images.size(0), files.images.string(), labels.size(0)));
   }
+  if (images.size(0) == 0) throw UsageError(fmt::format("{}: there are no rows", files.images.string()));
   refuse_unless_classes(files.labels, labels, classes);
   if (images.dim() == static_cast<std::int64_t>(kPlainImages)) images = images.unsqueeze(1);
   return std::make_shared<TensorDataset>(std::vector{images}, labels);

@@ -106,12 +106,16 @@ std::shared_ptr<ClientGround> make_client_ground(std::shared_ptr<const Run> run,
                                  ground->rows->size(), federated.num_clients));
   std::vector<std::int64_t> file_of_row = ground->rows->file_of_row();
   if (file_of_row.empty()) file_of_row.resize(static_cast<std::size_t>(ground->rows->size()));
-  ground->train = split_clients(its.data.client_split,
-                                {.clients = federated.num_clients,
-                                 .rows = ground->rows->size(),
-                                 .labels = ground->labels,
-                                 .file_of_row = file_of_row},
-                                its.seed);
+  try {
+    ground->train = split_clients(its.data.client_split,
+                                  {.clients = federated.num_clients,
+                                   .rows = ground->rows->size(),
+                                   .labels = ground->labels,
+                                   .file_of_row = file_of_row},
+                                  its.seed);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("data.client_split: {}", error.what()));
+  }
   take_test_rows(*ground, warnings);
   for (const ClientGroup& group : its.clients) {
     ground->group_of.resize(ground->group_of.size() + static_cast<std::size_t>(group.count),

@@ -45,11 +45,14 @@ class OneWorker final : public ClientTrainer {
  public:
   OneWorker(std::shared_ptr<const Run> run, std::shared_ptr<GraphModule> net)
       : run_(std::move(run)), net_(std::move(net)) {
+    // Each group of clients may have a rate of its own, so here it is 1.
     const auto options = torch_options(run_->optimizer);
+    options->set_lr(1);
     for (const torch::optim::OptimizerParamGroup& group : net_->groups(*options)) {
-      const double factor = options->get_lr() > 0 ? group.options().get_lr() / options->get_lr() : 1;
       for (const torch::Tensor& tensor : group.params())
-        trained_.push_back({.tensor = tensor, .lr_factor = factor, .is_personal = is_personal(*run_, *net_, tensor)});
+        trained_.push_back({.tensor = tensor,
+                            .lr_factor = group.options().get_lr(),
+                            .is_personal = is_personal(*run_, *net_, tensor)});
     }
   }
 

@@ -92,10 +92,10 @@ double moved_by(const strategy::Federated& federated, const Graph& graph, const 
     for (const BufferSpec& buffer : node.resolved.buffers) add(buffer.shape, buffer.type, false);
   }
   const std::int64_t chosen = chosen_count(federated.client_selection, clients);
-  std::int64_t asked = std::get_if<strategy::Buffered>(&federated.round) != nullptr
-                           ? std::get<strategy::Buffered>(federated.round).replies
-                           : chosen + std::get<strategy::Synchronous>(federated.round).ask_beyond;
-  asked = std::min(asked, clients.with_tags);
+  // A client may answer several times before the buffer is full.
+  const auto* synchronous = std::get_if<strategy::Synchronous>(&federated.round);
+  const std::int64_t asked = synchronous == nullptr ? std::get<strategy::Buffered>(federated.round).replies
+                                                    : std::min(chosen + synchronous->ask_beyond, clients.with_tags);
   double moved = static_cast<double>(asked) * (down + up);
   if (const auto* choice = std::get_if<strategy::PowerOfChoice>(&federated.client_selection))
     moved += static_cast<double>(candidate_count(*choice, clients.all, asked)) * down;

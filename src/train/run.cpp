@@ -347,7 +347,7 @@ void warn_of_rounds_that_repeat(const Run& run, std::vector<std::string>& warnin
   const std::int64_t chosen = chosen_count(federated->client_selection, client_counts(run));
   const bool is_bounded = std::holds_alternative<strategy::All>(federated->client_selection) ||
                           std::holds_alternative<strategy::ByCapability>(federated->client_selection);
-  const std::int64_t asked = is_bounded ? chosen : chosen + round->ask_beyond;
+  const std::int64_t asked = is_bounded ? chosen : std::min(client_counts(run).all, chosen + round->ask_beyond);
   const bool asks_more = asked > (round->replies > 0 ? round->replies : chosen);
   const auto may_miss = [](const ClientGroup& group) {
     return group.dropout != Distribution(Always{0}) || group.failure != Distribution(Always{0});
@@ -374,14 +374,34 @@ void refuse_taken_folder(const JsonValue& strategy, const DataStoreFolder& store
                          first == "." ? "the output folder" : "that of the checkpoints, or one in it"));
 }
 
+// The replicas that train a batch, of the run or of each of its clients or members.
+std::int64_t replicas_of_a_batch(const TrainingStrategy& strategy) {
+  const strategy::DataParallel* parallel = std::get_if<strategy::DataParallel>(&strategy);
+  if (const auto* federated = std::get_if<strategy::Federated>(&strategy))
+    parallel = std::get_if<strategy::DataParallel>(&federated->inner);
+  if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy))
+    parallel = std::get_if<strategy::DataParallel>(&population->inner);
+  return parallel == nullptr ? 1 : parallel->num_replicas;
+}
+
+void refuse_more_replicas_than_rows(const JsonValue& value, const Run& run) {
+  const std::int64_t replicas = replicas_of_a_batch(run.graph.effective_strategy());
+  const auto check = [&](const JsonValue& place, std::int64_t rows) {
+    if (replicas > rows)
+      throw place.error(fmt::format("expected a row for each of {} replicas, found {}", replicas, rows));
+  };
+  check(value.at("data").at("batch_size"), run.data.batch_size);
+  for (std::size_t group = 0; group < run.clients.size(); ++group) {
+    if (run.clients[group].batch_size)
+      check(value.at("clients").elements()[group].at("batch_size"), *run.clients[group].batch_size);
+  }
+}
+
 // What a strategy wants of the rest.
 void check_strategy(const JsonValue& value, const Run& run) {
   const std::int64_t rows = run.data.batch_size;
   const JsonValue place = value.at("data").at("batch_size");
-  if (const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy())) {
-    if (parallel->num_replicas > rows)
-      throw place.error(fmt::format("expected a row for each of {} replicas, found {}", parallel->num_replicas, rows));
-  }
+  refuse_more_replicas_than_rows(value, run);
   if (const auto* parallel = std::get_if<strategy::ModelParallel>(&run.graph.effective_strategy())) {
     const auto* pipeline = std::get_if<strategy::Pipeline>(&parallel->communication);
     if (pipeline != nullptr && pipeline->micro_batch_size > rows)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `tutti train` is killed at random moments and resumed until it is done, each time on another number of replicas: what it has
 # learnt then has the same bits as if nothing had happened. Once also with what depends on the replicas: a compression, and
-# gradients of several steps that are added up.
+# gradients of several steps that are added up; and once with federated clients, on another number of threads.
 #
 #   train_kill_test.sh <tutti> <times> [<seed>]
 set -uo pipefail
@@ -54,6 +54,10 @@ cat >run.json <<'END'
 END
 compressed=(--set train.accumulate=3 --set 'graph.strategy={"type": "DataParallel", "num_replicas": 2,
   "aggregation": {"method": "AllReduce", "compression": {"TopK": 0.1}}}')
+federated=(--set 'train={"evaluate_every": 4}' --set 'schedule="constant"' --set data.batch_size=16 --set 'graph.strategy={"type": "Federated",
+  "num_clients": 8, "rounds": 200, "aggregation": {"method": "FedAdam", "lr": 0.01}, "client_selection": {"method": "Random", "fraction": 0.5},
+  "compression": {"TopK": 0.2}, "round": {"method": "Synchronous", "replies": 3, "ask_beyond": 1, "late": {"method": "Discount"}}}'
+  --set 'clients=[{"speed": {"method": "LogNormal", "median": 10, "sigma": 1}, "dropout": 0.1}]')
 
 fail() {
   failures=$((failures + 1))
@@ -68,7 +72,7 @@ weights() {  # <run> <best or last> <file>
 # Of the newest checkpoint; nothing where there is none.
 last_step() { find "$1/checkpoints" -name 'step-*' 2>/dev/null | sort | sed -n '$s/.*step-0*\([0-9]*\).*/\1/p'; }  # <run>
 # Unless it was killed before it said so.
-goes_on_from() { ! grep -q '^steps ' output || grep -q "^steps .* of which $1 were taken before" output; }  # <step>
+goes_on_from() { ! grep -qE '^(steps|rounds) ' output || grep -qE "^(steps|rounds) .* of which $1 were taken before" output; }  # <step>
 
 # Fails where the process had ended before.
 killed_after() {  # <milliseconds>
@@ -83,13 +87,13 @@ killed_after() {  # <milliseconds>
   return 1
 }
 
-survive() {  # <reference> <name> <run> <replicas or nothing for any> <option>...
-  local reference=$1 name=$2 run=$3 only=$4 kills=0 kind replicas options before end story="" is_done=""
-  shift 4
+survive() {  # <reference> <name> <run> <key of how many> <how many, or nothing for any> <option>...
+  local reference=$1 name=$2 run=$3 key=$4 only=$5 kills=0 kind many options before end story="" is_done=""
+  shift 5
   while [[ ! $is_done ]]; do
     before=$(last_step "$run")
-    replicas=${only:-$((1 << RANDOM % 3))}
-    options=("$@" --set checkpoints.every=3 --set "graph.strategy.num_replicas=$replicas" --output "$run")
+    many=${only:-$((1 << RANDOM % 3))}
+    options=("$@" --set checkpoints.every=3 --set "graph.strategy.$key=$many" --output "$run")
     ((kills == 0)) || options+=(--resume)
     if ((kills == most_kills)); then
       trained "${options[@]}" || fail "$name: it did not end"
@@ -108,7 +112,7 @@ survive() {  # <reference> <name> <run> <replicas or nothing for any> <option>..
     fi
     [[ ! $before ]] || goes_on_from "$before" || fail "$name: it began anew"
     [[ $is_done ]] || kills=$((kills + 1))
-    story+=" on $replicas to step $(last_step "$run"),"
+    story+=" on $many to step $(last_step "$run"),"
   done
   for kind in last best; do
     weights "$run" $kind killed.safetensors
@@ -117,7 +121,7 @@ survive() {  # <reference> <name> <run> <replicas or nothing for any> <option>..
   grep -o '"step":[0-9]*' "$run/metrics.jsonl" | cut -d: -f2 | sort -nc || fail "$name: metrics.jsonl goes back"
   [[ -z $(find "$run" -name '.tutti-*') ]] || fail "$name: temporary files are left"
   ((kills > 0)) || fail "$name: it was never killed"
-  echo "$name: killed $kills times:$story done on $replicas"
+  echo "$name: killed $kills times:$story done on $many"
   rm -rf "$run"
 }
 
@@ -129,7 +133,9 @@ reference() {  # <name> <option>...
 }
 
 reference whole
-for ((time = 1; time <= times; time++)); do survive whole "run $time" "killed$time" ""; done
+for ((time = 1; time <= times; time++)); do survive whole "run $time" "killed$time" num_replicas ""; done
 reference pressed "${compressed[@]}"
-survive pressed "with TopK" killed 2 "${compressed[@]}"
+survive pressed "with TopK" killed num_replicas 2 "${compressed[@]}"
+reference clients "${federated[@]}"
+survive clients "federated" killed threads "" "${federated[@]}"
 ((failures == 0))

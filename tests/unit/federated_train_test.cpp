@@ -251,6 +251,21 @@ TEST(FederatedTrain, GroupsLearnInTheirOwnWay) {
   }
 }
 
+TEST(FederatedTrain, AGroupsRateIsTimesTheFactorOfALayerWhateverTheRunsOwnRateIs) {
+  const ScratchFolder scratch;
+  for (const bool has_replicas : {false, true}) {
+    Json document = federated_run(scratch / "run", federated(2, 1));
+    if (has_replicas) document["graph"]["strategy"]["inner"] = data_parallel(2);
+    node_of(document, "hidden")["lr_factor"] = 0;
+    document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+    document["clients"] = {{{"optimizer", {{"name", "sgd"}, {"lr", 0.5}}}}};
+    const ParameterSet first = weights_at_first(document);
+    const ParameterSet after = weights_after(document);
+    EXPECT_TRUE(std::ranges::equal(after.at("hidden.weight").bytes(), first.at("hidden.weight").bytes()));
+    EXPECT_FALSE(std::ranges::equal(after.at("logits.weight").bytes(), first.at("logits.weight").bytes()));
+  }
+}
+
 // --- whole runs ---
 
 struct Case {
@@ -593,6 +608,22 @@ TEST(FederatedTrain, FindsWhatCannotBeCarriedOutWhereTheFileIsRead) {
                 (void)read_small(document);
               }),
               HasSubstr("data.client_split: expected a file for each of 6 clients, found 1"));
+  EXPECT_THAT(why({{"aggregation", {{"method", "TrimmedMean"}, {"fraction", 1e-30}}}}),
+              HasSubstr("expected at least 1e+30 updates, of which 1e-30 leaves one out, found 6"));
+  EXPECT_THAT(why({{"inner", data_parallel(99)}}),
+              HasSubstr("data.batch_size: expected a row for each of 99 replicas"));
+  EXPECT_THAT(usage_error([&] {
+                Json document = federated_run(scratch / "run", federated(6, 2, {{"inner", data_parallel(3)}}));
+                document["clients"] = {{{"count", 2}}, {{"batch_size", 2}}};
+                (void)read_small(document);
+              }),
+              HasSubstr("clients[1].batch_size: expected a row for each of 3 replicas, found 2"));
+  EXPECT_THAT(usage_error([&] {
+                Json document = federated_run(scratch / "run", federated(6, 2));
+                document["data"]["client_split"] = {{"method", "Shards"}, {"per_client", 1000000}};
+                (void)train_small(read_small(document));
+              }),
+              HasSubstr("data.client_split: "));
 }
 
 TEST(FederatedTrain, WarnsOfRoundsThatWillBeRepeated) {
@@ -601,6 +632,10 @@ TEST(FederatedTrain, WarnsOfRoundsThatWillBeRepeated) {
   const auto warnings = [&] { return read_small(document).warnings; };
   EXPECT_TRUE(warnings().empty());
   document["clients"] = {{{"dropout", 0.1}}};
+  EXPECT_THAT(warnings(), Contains(HasSubstr("such rounds are repeated")));
+  // There is nobody beyond all of them.
+  document["graph"]["strategy"]["client_selection"] = {{"method", "Random"}, {"fraction", 1}};
+  document["graph"]["strategy"]["round"] = {{"method", "Synchronous"}, {"ask_beyond", 2}};
   EXPECT_THAT(warnings(), Contains(HasSubstr("such rounds are repeated")));
   document["graph"]["strategy"]["round"] = {{"method", "Synchronous"}, {"replies", 4}};
   EXPECT_TRUE(warnings().empty());
@@ -658,6 +693,9 @@ TEST(FederatedTrain, TellsBeforehandWhatTravels) {
       if (count.name == "bytes_up" || count.name == "bytes_down") moved += count.value;
     }
     EXPECT_EQ(footprint_of(run).moved, moved);
+    // A buffer that is filled by the same clients twice.
+    document["graph"]["strategy"]["round"] = {{"method", "Buffered"}, {"replies", 12}};
+    EXPECT_EQ(footprint_of(read_small(document)).moved, 2 * moved);
   }
 }
 
