@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -72,14 +73,15 @@ std::string guess_why(const RoundReport& report) {
   return have_all ? "; is the learning rate too large?" : "";
 }
 
-[[noreturn]] void throw_too_few(const RoundReport& report, const std::string& why) {
+// `advice` where the file may have meant something else.
+[[noreturn]] void throw_too_few(const RoundReport& report, const std::string& why, std::string_view advice) {
   std::string others;
   for (const std::string& problem : report.problems) {
     if (problem.starts_with("client")) others += fmt::format("; {}", problem);
   }
-  throw Error(fmt::format("round {}: {}{}{}{}", report.round, why,
+  throw Error(fmt::format("round {}: {}{}{}{}{}", report.round, why,
                           report.repeats > 0 ? fmt::format(", and was repeated {} times", report.repeats) : "", others,
-                          guess_why(report)));
+                          guess_why(report), advice));
 }
 
 // So many that the rule can be carried out, and leaves out what it is to leave out.
@@ -337,7 +339,10 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
         fmt::format("it had {} of the {} good updates that it needs, from {} that were asked ({}{})", have_sent.size(),
                     needed, report.asked, tell_failures(report), still_open);
     report.updates = std::ssize(have_sent);
-    if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) throw_too_few(report, why);
+    if (round.too_few == strategy::TooFew::end || report.repeats >= round.max_repeats) {
+      const bool needs_all = round.replies == 0 && !have_sent.empty();
+      throw_too_few(report, why, needs_all ? "; \"replies\" can say how many of those that are chosen are enough" : "");
+    }
     note_problem(report, fmt::format("round {}: {}; it is repeated", report.round, why));
   }
   for (ClientReply& reply : late) {
@@ -384,9 +389,13 @@ RoundReport FederatedRounds::run_buffered(const strategy::Buffered& round, doubl
     }
     if (is_taken) ++report.dropped;
     if (++failures < most_failures) continue;
-    throw Error(fmt::format("round {}: {} answers in a row were no good ({}, {} too old){}{}", report.round, failures,
-                            tell_failures(report), report.dropped,
-                            report.problems.empty() ? "" : "; " + report.problems.front(), guess_why(report)));
+    throw Error(fmt::format(
+        "round {}: it had {} of the {} good updates that it needs{}, and the last {} answers were no good (of all {}, "
+        "{} "
+        "too old){}{}",
+        report.round, report.updates, round.replies,
+        is_mean(options_.strategy.aggregation) ? "" : ", each of another client", failures, tell_failures(report),
+        report.dropped, report.problems.empty() ? "" : "; " + report.problems.front(), guess_why(report)));
   }
   apply(gathering, report);
   return report;

@@ -22,6 +22,7 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kBehaviourDraws = 0xbe4a71;
+constexpr std::uint64_t kLots = 0x107;
 
 // What a client keeps is one set, of what is its own and of what remains of compression.
 constexpr std::string_view kOwnState = "state/";
@@ -104,6 +105,7 @@ struct SimulatedClients::Pending {
   ClientTask task;
   double due = 0;
   std::int64_t order = 0;  // in which they were asked
+  std::uint64_t lot = 0;   // of fits that are due at the same time, the lower comes first
   Outcome outcome = Outcome::answers;
 
   // Written by a thread until it is done.
@@ -111,7 +113,7 @@ struct SimulatedClients::Pending {
   std::optional<ParameterSet> kept = {};  // by the client from then on, where that is something new
   bool is_done = false;
 
-  Turn turn() const { return {due, task.kind == ClientTask::Kind::fit, task.client, order}; }
+  Turn turn() const { return {due, task.kind == ClientTask::Kind::fit, lot, task.client, order}; }
   void carry_out(const SimulatedClientsOptions& options, const ParameterStore& kept_before);
   void take_fit(FitResult result, const SimulatedClientsOptions& options, ParameterSet& remains);
 };
@@ -312,7 +314,12 @@ std::uint64_t SimulatedClients::ask(ClientTask task) {
 }
 
 void SimulatedClients::await(std::shared_ptr<Pending> pending) {
-  if (pending->task.kind == ClientTask::Kind::fit) is_busy_[static_cast<std::size_t>(pending->task.client)] = true;
+  if (pending->task.kind == ClientTask::Kind::fit) {
+    is_busy_[static_cast<std::size_t>(pending->task.client)] = true;
+    const ClientTask& task = pending->task;
+    pending->lot = RandomStream({shared_->options.seed, kLots, static_cast<std::uint64_t>(task.client),
+                                 static_cast<std::uint64_t>(task.instructions.draw)})();
+  }
   const Turn turn = pending->turn();
   pending_.emplace(turn, pending);
   if (pending->outcome != Pending::Outcome::answers) {

@@ -47,14 +47,17 @@ class FederatedStepper final : public Stepper {
                 {.strategy = strategy_, .seed = run_->seed, .is_trained = ground_->is_trained}),
         evaluator_(run_, {.threads = threads_}) {
     set_up_blas();
+    if (training.options.trace)
+      warnings_.emplace_back("--trace: what clients do is not traced; the timeline stays empty");
   }
 
   std::string describe() const override {
     const auto kilobytes = [](const ParameterSet& set) { return static_cast<double>(set.bytes()) / 1000; };
     return fmt::format(
-        "clients on {} thread{}{}, {:.1f} kB to each in a round{}", threads_, threads_ == 1 ? "" : "s",
+        "clients on {} thread{}{}, {:.1f} kB to each in a round, where it works for {}{}", threads_,
+        threads_ == 1 ? "" : "s",
         std::holds_alternative<strategy::Local>(strategy_.inner) ? "" : ", with replicas on more",
-        kilobytes(ground_->shared),
+        kilobytes(ground_->shared), times_of_clients(),
         ground_->personal.empty() ? "" : fmt::format("; {:.1f} kB stay on each", kilobytes(ground_->personal)));
   }
 
@@ -162,6 +165,16 @@ class FederatedStepper final : public Stepper {
     const std::int64_t replicas = inner == nullptr ? 1 : inner->num_replicas;
     const std::int64_t wanted = strategy_.threads > 0 ? strategy_.threads : usable_core_count() / replicas;
     return static_cast<int>(std::clamp<std::int64_t>(wanted, 1, strategy_.num_clients));
+  }
+
+  // "0.12 to 3.4 s of the clock", so that a deadline can be chosen.
+  std::string times_of_clients() const {
+    std::vector<ClientInfo> clients;
+    std::vector<ClientBehaviour> behaviour;
+    describe_clients(*ground_, clients, behaviour);
+    const auto [least, most] = std::ranges::minmax(behaviour, {}, &ClientBehaviour::fit_seconds);
+    const std::string first = least.fit_seconds == most.fit_seconds ? "" : fmt::format("{:.3g} to ", least.fit_seconds);
+    return fmt::format("{}{:.3g} s of the clock", first, most.fit_seconds);
   }
 
   SimulatedClientsOptions options_of_clients() const {

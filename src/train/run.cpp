@@ -352,12 +352,31 @@ void warn_of_rounds_that_repeat(const Run& run, std::vector<std::string>& warnin
   const auto may_miss = [](const ClientGroup& group) {
     return group.dropout != Distribution(Always{0}) || group.failure != Distribution(Always{0});
   };
-  if (asks_more || (std::ranges::none_of(run.clients, may_miss) && round->deadline == 0)) return;
+  const bool may_refuse = federated->max_update_norm > 0;
+  if (asks_more || (std::ranges::none_of(run.clients, may_miss) && round->deadline == 0 && !may_refuse)) return;
   warnings.push_back(fmt::format(
       "a round needs the updates of all clients that it asks, and {}: {}; the strategy's \"round\" can say how many "
       "\"replies\" are enough, or how many to \"ask_beyond\"",
-      round->deadline > 0 ? "its deadline may leave some out" : "some may drop out or fail",
+      round->deadline > 0 ? "its deadline may leave some out"
+      : may_refuse        ? "max_update_norm may refuse some"
+                          : "some may drop out or fail",
       round->too_few == strategy::TooFew::end ? "that ends the run" : "such rounds are repeated"));
+}
+
+// Each step takes a client so far towards the server's model; beyond it, and farther away, where that is too much.
+void warn_of_a_pull_too_strong(const Run& run, std::vector<std::string>& warnings) {
+  const auto* federated = std::get_if<strategy::Federated>(&run.graph.effective_strategy());
+  const auto* proximal = federated == nullptr ? nullptr : std::get_if<strategy::FedProx>(&federated->aggregation);
+  if (proximal == nullptr) return;
+  for (const ClientGroup& group : run.clients) {
+    const auto* sgd = std::get_if<Sgd>(&(group.optimizer ? *group.optimizer : run.optimizer));
+    if (sgd == nullptr || sgd->lr * proximal->mu < 2) continue;
+    warnings.push_back(fmt::format(
+        "FedProx: with a learning rate of {:.6g} and mu {:.6g} each step goes beyond the server's model, farther away "
+        "than before: expected their product to be below 2",
+        sgd->lr, proximal->mu));
+    return;
+  }
 }
 
 // The run has files of its own there.
@@ -589,6 +608,7 @@ Run read(const JsonValue& value, std::shared_ptr<const Registry> shared_registry
   warn_of_what_is_not_trained(run.graph, run.warnings);
   warn_of_micro_batches(run.graph, run.warnings);
   warn_of_rounds_that_repeat(run, run.warnings);
+  warn_of_a_pull_too_strong(run, run.warnings);
   run.resolved = std::make_shared<const nlohmann::ordered_json>(resolve(*run.written, run));
   return run;
 }

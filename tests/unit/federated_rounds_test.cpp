@@ -714,7 +714,8 @@ TEST(BufferedRounds, EndWhereOneOfTheClientsThatTheRuleNeedsNeverSucceeds) {
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "round 1: 140 answers in a row were no good (142 failed, 0 refused, 0 too old)");
+              "round 1: it had 3 of the 4 good updates that it needs, each of another client, and the last 140 answers "
+              "were no good (of all 142 failed, 0 refused, 0 too old)");
   }
 }
 

@@ -111,12 +111,33 @@ TEST(SimulatedClients, RefuseWhatCannotBe) {
             "client 1 is asked for a fit while it has one to do");
 }
 
+TEST(SimulatedClients, OfTheSameSpeedAreEachHeardAsOften) {
+  // Half of those who are asked are waited for: nobody is always the last.
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 10);
+  for (int i = 0; i < 10; ++i) options.behaviour.push_back({.fit_seconds = 1});
+  SimulatedClients clients(std::move(options));
+  std::vector<int> taken(10);
+  const auto model = std::make_shared<const ParameterSet>(one_number(0));
+  for (std::int64_t call = 0; call < 200; ++call) {
+    for (std::int64_t client = 0; client < 10; ++client)
+      clients.ask({.client = client, .parameters = model, .instructions = {.draw = call}});
+    for (int place = 0; place < 10; ++place) {
+      const auto reply = clients.next(ClientPool::kNever);
+      ASSERT_TRUE(reply);
+      if (place < 5) ++taken[static_cast<std::size_t>(reply->task.client)];
+    }
+  }
+  for (const int times : taken) EXPECT_NEAR(times, 100, 35);  // five standard deviations
+}
+
 TEST(SimulatedClients, ThatNobodyMadeHaveFailed) {
   const Script script;
   SimulatedClientsOptions options = clients_of(script, 2);
   options.make = [&](std::int64_t client) {
     return client == 0 ? nullptr : std::make_unique<ScriptedClient>(script, client);
   };
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2}};
   SimulatedClients clients(std::move(options));
   Federated strategy = for_clients(2);
   strategy.round = strategy::Synchronous{.replies = 1};

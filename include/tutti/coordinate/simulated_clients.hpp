@@ -8,8 +8,8 @@
 //
 // A client is made when it is asked, and gone when it has answered; what it keeps between rounds, its state() and what
 // remains of compression, lies in a temporary file. So memory holds a model for each thread, and a few answers that
-// wait for their turn, however many clients there are. Answers come in the order of the clock, of equal times by the
-// client's number: the same bits on any number of threads.
+// wait for their turn, however many clients there are. Answers come in the order of the clock, of equal times in one
+// that the seed draws for each call: the same bits on any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -89,8 +89,8 @@ class SimulatedClients final : public ClientPool {
  private:
   struct Pending;
   struct Shared;
-  // When it answers; of equal times evaluations first, then by the client's number.
-  using Turn = std::tuple<double, bool, std::int64_t, std::int64_t>;
+  // When it answers; of equal times evaluations first, then as it is drawn, so that nobody is always last.
+  using Turn = std::tuple<double, bool, std::uint64_t, std::int64_t, std::int64_t>;
 
   void await(std::shared_ptr<Pending> pending);
 
