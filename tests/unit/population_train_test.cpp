@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/base/json.hpp>
@@ -156,23 +157,28 @@ TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
   EXPECT_TRUE(weights_in(last.result.last_checkpoint) == weights_in(once.result.last_checkpoint));
 }
 
-// A run that is killed when a generation is in the log, and before anything was made of it.
+// A run that is killed when a generation is in the log, and before anything was made of it; or when the weights of the
+// best are written, and its schedule is not.
 TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
   struct Killer final : Observer {
-    explicit Killer(std::int64_t its) : generation(its) {}
+    Killer(std::int64_t its, bool with_checkpoint) : generation(its), has_checkpoint(with_checkpoint) {}
     void on(const Event& event) override {
       const auto* ended = std::get_if<event::GenerationEnded>(&event);
-      if (ended != nullptr && ended->generation == generation) throw Error("killed");
+      if (ended != nullptr) is_there = ended->generation == generation;
+      if (is_there && (!has_checkpoint || std::holds_alternative<event::CheckpointWritten>(event)))
+        throw Error("killed");
     }
     std::int64_t generation;
+    bool has_checkpoint;
+    bool is_there = false;
   };
   const ScratchFolder scratch;
   (void)train_small(read_small(population_run(scratch / "once")));
-  for (const std::int64_t generation : {1, 4}) {
-    const std::filesystem::path output = scratch / std::to_string(generation);
+  for (const auto& [generation, with_checkpoint] : {std::pair(1, false), std::pair(1, true), std::pair(4, false)}) {
+    const std::filesystem::path output = scratch / fmt::format("{}{}", generation, with_checkpoint);
     const auto run = read_small(population_run(output));
     Events events;
-    events.add(std::make_shared<Killer>(generation));
+    events.add(std::make_shared<Killer>(generation, with_checkpoint));
     EXPECT_THROW((void)train(run, events), Error);
     const Trained trained = train_small(run, {.resume = true});
     EXPECT_EQ(trained.result.step, 4);
@@ -428,6 +434,28 @@ TEST(PopulationTrain, ReplaysLinesWithAllThatHappens) {
       EXPECT_TRUE(weights_in(again.result.last_checkpoint) == weights_in(trained.result.last_checkpoint))
           << change << copy;
     }
+  }
+}
+
+// At a pace of their own others may have taken over from what is damaged later.
+TEST(PopulationTrain, ReplaysWhatWasDoneAgainAfterDamage) {
+  for (const std::int64_t member : {0, 1, 2}) {
+    const ScratchFolder scratch;
+    Json run = population_run(scratch / "run", {{"pace", "asynchronous"}, {"generations", 3}, {"threads", 1}});
+    run["checkpoints"] = {{"keep_last", 9}};
+    (void)train_small(read_small(run));
+    std::ofstream(scratch / "run" / "members" / fmt::format("generation-3-member-{}.safetensors", member)) << "damage";
+    std::ofstream(scratch / "run" / "members" / fmt::format("generation-2-member-{}.safetensors", member)) << "damage";
+    run["graph"]["strategy"]["generations"] = 5;
+    const Trained trained = train_small(read_small(run), {.resume = true});
+    EXPECT_EQ(trained.result.step, 5);
+    Registry registry;
+    add_points(registry);
+    const Trained again =
+        train_small(read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry));
+    EXPECT_EQ(last_score(*again.told, "validation", "accuracy"), *trained.result.best.value);
+    EXPECT_TRUE(weights_in(again.result.last_checkpoint) ==
+                weights_in(scratch / "run" / "checkpoints" / "best.safetensors"));
   }
 }
 
