@@ -271,8 +271,12 @@ TEST(Population, TriesAGenerationAgainInWhichAllHaveFailed) {
       MemberThreads failing({.make = make, .threads = 3});
       EXPECT_THROW((void)Population(options).run(failing), Error);
       MemberThreads pool(on_threads(2));
+      std::vector<std::string> problems;
+      options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
       Population population(options);
       population.resume();
+      // What they had before they failed is there.
+      EXPECT_TRUE(problems.empty()) << problems.front();
       EXPECT_TRUE(population.run(pool).is_finished);
       EXPECT_EQ(population.history().size(), 9U);
       // What failed before others did was taken over from these.
