@@ -34,18 +34,23 @@ fs::path RunDocument::file() const {
   return inside;
 }
 
-Run RunDocument::read() const {
-  const auto in_quotes = [](const std::string& text) { return nlohmann::json(text).dump(); };
-  JsonDocument document = JsonDocument::read_file(file());
-  // Of a folder that was named, that is the one, wherever it was when the run began.
-  std::error_code problem;
-  if (fs::is_directory(named_, problem)) document = document.with("output", in_quotes(named_));
+JsonDocument RunDocument::with_sets(JsonDocument document) const {
   for (const std::string& set : sets_) {
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos)
       throw UsageError(fmt::format("--set {}: expected a path and a value, as in train.epochs=5", set));
     document = document.with(set.substr(0, equals), set.substr(equals + 1));
   }
+  return document;
+}
+
+Run RunDocument::read() const {
+  const auto in_quotes = [](const std::string& text) { return nlohmann::json(text).dump(); };
+  JsonDocument document = JsonDocument::read_file(file());
+  // Of a folder that was named, that is the one, wherever it was when the run began.
+  std::error_code problem;
+  if (fs::is_directory(named_, problem)) document = document.with("output", in_quotes(named_));
+  document = with_sets(std::move(document));
   if (output_option_ && output_option_->was_given() && output_.empty())
     throw UsageError("--output: expected a folder, found nothing");
   if (!output_.empty()) document = document.with("output", in_quotes(output_));

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/base/json.hpp>
 #include <tutti/train/run.hpp>
 
 #include "cli/command_line.hpp"
@@ -28,6 +29,8 @@ class RunDocument {
 
   // A UsageError where no file was named.
   Run read() const;
+  // The document with the values that --set gives.
+  JsonDocument with_sets(JsonDocument document) const;
 
   // The words that name the same run again: as arguments, and for people to type.
   std::vector<std::string> arguments() const;

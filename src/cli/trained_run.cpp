@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
+#include <tutti/base/json.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/checkpoint.hpp>
 
@@ -47,15 +49,35 @@ fs::path TrainedRun::find_file() const {
   return file_of(last->state.step);
 }
 
+// The best of a population has values of its own, which its file says. The rows are those of the run that was named,
+// which may have been moved since; and what --set says holds.
+Run TrainedRun::best_member() const {
+  const nlohmann::ordered_json& named = *run_->written;
+  nlohmann::ordered_json member = JsonDocument::parse(read_checkpoint(file_).state.run, file_.string()).root().raw();
+  nlohmann::ordered_json data = named.at("data");
+  for (const SearchDimension& dimension : run_->search.dimensions) {
+    for (const auto& [key, value] : member.at("data").items()) {
+      if (dimension.path == "data." + key || dimension.path.starts_with("data." + key + ".")) data[key] = value;
+    }
+  }
+  member["data"] = std::move(data);
+  // Values may be set that a member alone does not have.
+  const nlohmann::ordered_json strategy = member["graph"]["strategy"];
+  member["graph"]["strategy"] = named.at("graph").at("strategy");
+  member["search"] = named.at("search");
+  const JsonDocument set = source_.with_sets(JsonDocument::parse(member.dump(), file_.string()));
+  member = set.root().raw();
+  member["graph"]["strategy"] = strategy;
+  member.erase("search");
+  return read_run(JsonDocument::parse(member.dump(), file_.string()).root(), run_->registry);
+}
+
 void TrainedRun::load() {
   run_ = std::make_shared<const Run>(source_.read());
   file_ = find_file();
-  // The best of a population has values of its own, which its file says.
   if (std::holds_alternative<strategy::PopulationBased>(run_->graph.effective_strategy()) &&
-      (which_ == "best" || which_ == "last")) {
-    const std::string text = read_checkpoint(file_).state.run;
-    run_ = std::make_shared<const Run>(read_run(JsonDocument::parse(text, file_.string()).root(), run_->registry));
-  }
+      (which_ == "best" || which_ == "last"))
+    run_ = std::make_shared<const Run>(best_member());
   try {
     weights_ = weights_in(file_, replica_);
   } catch (const UsageError& error) {

@@ -36,6 +36,7 @@ class TrainedRun {
 
  private:
   std::filesystem::path find_file() const;
+  Run best_member() const;
 
   RunDocument source_;
   std::string which_ = "best";

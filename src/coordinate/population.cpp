@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/coordinate/explore.hpp>
 #include <tutti/strategy/training_strategy.hpp>
@@ -26,8 +27,15 @@ constexpr std::uint64_t kFirstDraws = 0xf14574;
 constexpr std::uint64_t kExploreDraws = 0xe4910e;
 constexpr Duration kLook = 100ms;  // how long an interruption may go unnoticed
 
+// What cannot stand in a file of JSON has a mark in its place: members throw texts of anybody's.
+std::string as_utf8(const std::string& text) {
+  const nlohmann::ordered_json json = text;
+  return nlohmann::ordered_json::parse(
+      json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
 std::optional<std::string> failure_of(const MemberReply& reply, bool compares_samples) {
-  if (!reply.failure.empty()) return reply.failure;
+  if (!reply.failure.empty()) return as_utf8(reply.failure);
   if (!std::isfinite(reply.score.value)) return fmt::format("its score is {}", reply.score.value);
   if (!compares_samples) return std::nullopt;
   for (const double sample : reply.score.samples) {
@@ -38,6 +46,33 @@ std::optional<std::string> failure_of(const MemberReply& reply, bool compares_sa
 
 bool is_better(double score, double than, bool higher_is_better) {
   return higher_is_better ? score > than : score < than;
+}
+
+// Whose weights it went on from; nothing where it began.
+std::optional<MemberKey> origin_of(const MemberRecord& record) {
+  if (record.parent && record.has_copied(MemberPart::weights)) return record.parent;
+  if (record.generation == 1) return std::nullopt;
+  return MemberKey{.member = record.member, .generation = record.generation - 1};
+}
+
+// Without those that cannot be: whom they took over from, or what they were themselves before, is not among those
+// before them.
+void drop_orphans(std::vector<MemberRecord>& records) {
+  std::set<MemberKey> there;
+  std::erase_if(records, [&](const MemberRecord& record) {
+    const MemberKey before{.member = record.member, .generation = record.generation - 1};
+    const bool is_orphan = (record.generation > 1 && !there.contains(before)) ||
+                           (record.parent && !there.contains(*record.parent)) || there.contains(record.key());
+    if (!is_orphan) there.insert(record.key());
+    return is_orphan;
+  });
+}
+
+// The newest of each member.
+std::map<std::int64_t, MemberRecord> newest_in(const std::vector<MemberRecord>& records) {
+  std::map<std::int64_t, MemberRecord> newest;
+  for (const MemberRecord& record : records) newest[record.member] = record;
+  return newest;
 }
 
 // Of members that have all failed, an Error.
@@ -55,7 +90,8 @@ std::uint64_t member_seed(std::uint64_t seed, std::int64_t member) {
 Population::Population(PopulationOptions options)
     : options_(std::move(options)),
       store_(options_.folder.empty() ? std::filesystem::path() : options_.folder / "members", options_.strategy.idle),
-      last_(static_cast<std::size_t>(std::max<std::int64_t>(options_.strategy.population_size, 0))) {
+      last_(static_cast<std::size_t>(std::max<std::int64_t>(options_.strategy.population_size, 0))),
+      last_scored_(last_.size()) {
   validate(TrainingStrategy(options_.strategy));
   validate(options_.space);
   if (!options_.first.empty() && std::ssize(options_.first) != size())
@@ -174,18 +210,19 @@ bool Population::run_asynchronously(MemberPool& pool) {
 
 // --- what a member does next ---
 
+HyperParameters Population::first_values(std::int64_t member) const {
+  if (!options_.first.empty()) return options_.first[static_cast<std::size_t>(member)];
+  RandomStream draws({options_.seed, kFirstDraws, static_cast<std::uint64_t>(member)});
+  return draw_values(options_.space, draws);
+}
+
 Population::Plan Population::plan_for(MemberKey key, const std::optional<std::int64_t>& parent) const {
   const auto member = static_cast<std::uint64_t>(key.member);
   const auto generation = static_cast<std::uint64_t>(key.generation);
   Plan plan{.of = key};
   const MemberRecord* own = last_of(key.member);
   if (own == nullptr) {
-    if (!options_.first.empty()) {
-      plan.hyper_parameters = options_.first[static_cast<std::size_t>(key.member)];
-    } else {
-      RandomStream draws({options_.seed, kFirstDraws, member});
-      plan.hyper_parameters = draw_values(options_.space, draws);
-    }
+    plan.hyper_parameters = first_values(key.member);
     return plan;
   }
   plan.hyper_parameters = own->hyper_parameters;
@@ -257,13 +294,36 @@ MemberRecord Population::settle(MemberReply& reply, const Plan& plan) {
 }
 
 void Population::add(MemberRecord record, const MemberScore& score) {
-  last_[static_cast<std::size_t>(record.member)] = history_.size();
   history_.push_back(std::move(record));
+  count(history_.size() - 1);
   const MemberRecord& its = history_.back();
   if (options_.on_member) options_.on_member(its, score);
   if (its.score) return;
   tell_problem(fmt::format("generation {}: member {} has failed: {}{}", its.generation, its.member, its.failure,
                            its.generation < options_.strategy.generations ? "; it takes over from another" : ""));
+}
+
+void Population::count(std::size_t at) {
+  const MemberRecord& record = history_[at];
+  const auto generation = static_cast<std::size_t>(record.generation);
+  last_[static_cast<std::size_t>(record.member)] = at;
+  if (best_until_.size() < generation)
+    best_until_.resize(generation, best_until_.empty() ? std::nullopt : best_until_.back());
+  if (!record.score) return;
+  last_scored_[static_cast<std::size_t>(record.member)] = at;
+  if (damaged_.contains(record.key())) return;
+  // Others may be further than this one.
+  for (std::size_t until = generation - 1; until < best_until_.size(); ++until) {
+    std::optional<std::size_t>& best = best_until_[until];
+    if (!best || is_better(*record.score, *history_[*best].score, options_.higher_is_better)) best = at;
+  }
+}
+
+void Population::count_all() {
+  std::ranges::fill(last_, std::nullopt);
+  std::ranges::fill(last_scored_, std::nullopt);
+  best_until_.clear();
+  for (std::size_t at = 0; at < history_.size(); ++at) count(at);
 }
 
 void Population::refuse_where_all_failed() const {
@@ -293,47 +353,54 @@ std::vector<MemberResult> Population::results() const {
   return all;
 }
 
-std::optional<MemberRecord> Population::best() const { return best_until(options_.strategy.generations); }
-
-std::optional<MemberRecord> Population::best_until(std::int64_t generation) const {
-  const MemberRecord* best = nullptr;
-  for (const MemberRecord& record : history_) {
-    if (!record.score || record.generation > generation || damaged_.contains(record.key())) continue;
-    if (best == nullptr || is_better(*record.score, *best->score, options_.higher_is_better)) best = &record;
+std::vector<MemberRecord> Population::of_generation(std::int64_t generation) const {
+  std::vector<MemberRecord> found;
+  for (auto its = history_.rbegin(); its != history_.rend() && std::ssize(found) < size(); ++its) {
+    if (its->generation == generation) found.push_back(*its);
   }
+  std::ranges::reverse(found);
+  return found;
+}
+
+std::optional<MemberRecord> Population::best() const {
+  const MemberRecord* best = best_until(options_.strategy.generations);
   return best == nullptr ? std::nullopt : std::optional(*best);
+}
+
+const MemberRecord* Population::best_until(std::int64_t generation) const {
+  const std::int64_t until = std::min(generation, std::ssize(best_until_));
+  const std::optional<std::size_t> at = until < 1 ? std::nullopt : best_until_[static_cast<std::size_t>(until - 1)];
+  return at ? &history_[*at] : nullptr;
 }
 
 std::shared_ptr<const MemberState> Population::state_of(const MemberRecord& record) { return store_.get(record.key()); }
 
 std::vector<MemberRecord> Population::lineage_of(const MemberRecord& record) const {
-  std::map<MemberKey, const MemberRecord*> by_key;
-  for (const MemberRecord& its : history_) by_key.emplace(its.key(), &its);
   std::vector<MemberRecord> line{record};
-  while (line.back().generation > 1 || line.back().parent) {
-    const MemberRecord& its = line.back();
-    const MemberKey before = its.parent && its.has_copied(MemberPart::weights)
-                                 ? *its.parent
-                                 : MemberKey{.member = its.member, .generation = its.generation - 1};
-    const auto found = by_key.find(before);
-    if (found == by_key.end()) break;
-    line.push_back(*found->second);
+  // Each stands after what it went on from.
+  auto its = std::find(history_.rbegin(), history_.rend(), record);
+  for (std::optional<MemberKey> origin = origin_of(record); origin; origin = origin_of(line.back())) {
+    its = std::find_if(its, history_.rend(), [&](const MemberRecord& other) { return other.key() == *origin; });
+    if (its == history_.rend()) break;
+    line.push_back(*its);
   }
   std::ranges::reverse(line);
   return line;
 }
 
-// What the next generation goes on from stays, also where the newest of it turns out to be damaged; and the best.
+// What the next generation goes on from stays, also where the newest of it turns out to be damaged; and the best. Who
+// fails leaves nothing, so that what was there before stays as long.
 void Population::prune() {
   std::set<MemberKey> best;
   for (std::int64_t back = 0; back < std::min(options_.keep_last, finished_); ++back) {
-    if (const auto its = best_until(finished_ - back)) best.insert(its->key());
+    if (const MemberRecord* its = best_until(finished_ - back)) best.insert(its->key());
   }
   if (const auto its = this->best()) best.insert(its->key());
   store_.keep([&](MemberKey key) {
     if (best.contains(key)) return true;
-    const MemberRecord* last = key.member < size() ? last_of(key.member) : nullptr;
-    return last != nullptr && key.generation > last->generation - options_.keep_last;
+    if (key.member >= size()) return false;
+    const std::optional<std::size_t>& last = last_scored_[static_cast<std::size_t>(key.member)];
+    return last && key.generation > history_[*last].generation - options_.keep_last;
   });
 }
 
@@ -380,38 +447,33 @@ std::vector<MemberRecord> Population::whole_generations(const std::vector<Member
   return {};
 }
 
-// Of each member up to the last generation that is there.
-std::vector<MemberRecord> Population::whole_members(const std::vector<MemberRecord>& records) {
-  std::set<std::int64_t> settled;
-  std::map<std::int64_t, std::int64_t> up_to;  // by member
-  for (auto record = records.rbegin(); record != records.rend(); ++record) {
-    if (settled.contains(record->member) || !is_whole(*record)) continue;
-    settled.insert(record->member);
-    up_to[record->member] = record->generation;
+// Of each member up to the last generation that is there. What is not there is done again, and comes to something else:
+// nobody has that from it any more. Where all have failed in the end, they try that once more.
+std::vector<MemberRecord> Population::whole_members(std::vector<MemberRecord> records) {
+  std::set<MemberKey> whole;  // they are not read again
+  while (true) {
+    drop_orphans(records);
+    std::set<MemberKey> gone;
+    const std::map<std::int64_t, MemberRecord> newest = newest_in(records);
+    const auto has_failed = [](const auto& its) { return !its.second.score; };
+    if (std::ssize(newest) == size() && std::ranges::all_of(newest, has_failed)) {
+      for (const auto& [member, record] : newest) gone.insert(record.key());
+    } else {
+      for (const auto& [member, record] : newest) {
+        const bool is_there = whole.contains(record.key()) || is_whole(record);
+        (is_there ? whole : gone).insert(record.key());
+      }
+    }
+    if (gone.empty()) return records;
+    std::erase_if(records, [&](const MemberRecord& record) { return gone.contains(record.key()); });
   }
-  std::vector<MemberRecord> taken;
-  for (const MemberRecord& record : records) {
-    if (const auto its = up_to.find(record.member); its != up_to.end() && record.generation <= its->second)
-      taken.push_back(record);
-  }
-  return taken;
-}
-
-// Where all have failed in the end, they try that once more.
-void Population::forget_last_failures(std::vector<MemberRecord>& records) const {
-  std::map<std::int64_t, MemberKey> last;
-  std::set<MemberKey> failed;
-  for (const MemberRecord& record : records) last[record.member] = record.key();
-  for (const MemberRecord& record : records) {
-    if (!record.score && last.at(record.member) == record.key()) failed.insert(record.key());
-  }
-  if (std::ssize(failed) == size())
-    std::erase_if(records, [&](const MemberRecord& record) { return failed.contains(record.key()); });
 }
 
 void Population::resume() {
   if (!log_) throw UsageError("there is no folder to resume a population from");
-  const std::vector<MemberRecord> records = log_->read();
+  std::vector<std::string> problems;
+  const std::vector<MemberRecord> records = log_->read(&problems);
+  for (const std::string& problem : problems) tell_problem(problem);
   for (const MemberRecord& record : records) {
     if (record.member >= size())
       throw UsageError(
@@ -420,10 +482,8 @@ void Population::resume() {
       throw UsageError(fmt::format("{} is of another search space: {}", log_->file().string(), *why));
   }
   history_ = options_.strategy.pace == strategy::Pace::in_step ? whole_generations(records) : whole_members(records);
-  forget_last_failures(history_);
   finished_ = options_.strategy.generations;
-  for (std::optional<std::size_t>& at : last_) at.reset();
-  for (std::size_t i = 0; i < history_.size(); ++i) last_[static_cast<std::size_t>(history_[i].member)] = i;
+  count_all();
   for (std::int64_t member = 0; member < size(); ++member)
     finished_ = std::min(finished_, last_of(member) == nullptr ? 0 : last_of(member)->generation);
   // Where the best, which is kept, cannot be read any more, that is told, and the best of those that are there counts.
@@ -431,6 +491,7 @@ void Population::resume() {
     const bool is_told = damaged_.empty();
     if ((is_told || store_.has(its->key())) && is_whole(*its)) break;
     damaged_.insert(its->key());
+    count_all();
   }
 }
 

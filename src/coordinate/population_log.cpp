@@ -80,7 +80,7 @@ MemberRecord member_record_from_json(const JsonValue& value) {
 
 PopulationLog::PopulationLog(std::filesystem::path file) : file_(std::move(file)) {}
 
-std::vector<MemberRecord> PopulationLog::read() const {
+std::vector<MemberRecord> PopulationLog::read(std::vector<std::string>* problems) const {
   const std::string text = whole_lines(file_);
   std::vector<MemberRecord> records;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -88,7 +88,10 @@ std::vector<MemberRecord> PopulationLog::read() const {
     try {
       const JsonDocument line = JsonDocument::parse(std::string_view(text).substr(begin, end - begin), file_.string());
       records.push_back(member_record_from_json(line.root()));
-    } catch (const UsageError&) {
+    } catch (const UsageError& error) {
+      if (problems != nullptr)
+        problems->push_back(fmt::format("{}: line {} cannot be read, and is left out with what follows: {}",
+                                        file_.string(), records.size() + 1, error.what()));
       break;
     }
     begin = end + 1;

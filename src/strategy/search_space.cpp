@@ -47,9 +47,12 @@ std::optional<std::string> why_not(const Float& range) {
   if (!std::isfinite(range.min) || !std::isfinite(range.max)) return "expected finite ends";
   if (!(range.min < range.max)) return fmt::format("the range from {} to {} is empty", range.min, range.max);
   if (!std::isfinite(range.max - range.min)) return "the range is too wide";
-  if (range.scale != Scale::linear && !(range.min > 0))
+  if (range.scale == Scale::linear) return std::nullopt;
+  if (!(range.min > 0))
     return fmt::format("a {} scale begins above 0, and the range begins with {}",
                        kScales[static_cast<std::size_t>(range.scale)], range.min);
+  if (!std::isfinite(range.max / range.min) || !std::isfinite(range.max + range.min))
+    return fmt::format("the range is too wide for a {} scale", kScales[static_cast<std::size_t>(range.scale)]);
   return std::nullopt;
 }
 
@@ -111,6 +114,9 @@ search::Range read_range(const JsonValue& object, std::vector<std::string> other
     kind = name;
   }
   if (!kind) {
+    if (object.find("conditional"))
+      throw object.at("conditional")
+          .error(R"(a condition within a condition; expected a range, and the name of another dimension in "when")");
     const auto meant = [&]() -> std::optional<std::string> {
       for (const std::string& key : object.keys()) {
         if (auto nearest = nearest_name(key, kinds)) return nearest;

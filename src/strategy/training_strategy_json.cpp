@@ -230,7 +230,8 @@ template <>
 constexpr auto kFields<Perturbation> = std::tuple(field("factor", &Perturbation::factor, kShare),
                                                   own("resample", &Perturbation::resample, kLikelihood));
 template <>
-constexpr auto kFields<Noise> = std::tuple(field("sigma", &Noise::sigma, kAboveZero),
+constexpr auto kFields<Noise> = std::tuple(field("sigma", &Noise::sigma,
+                                                 NumberRange{.min = 0, .max = 1000, .min_excluded = true}),
                                            own("resample", &Noise::resample, kLikelihood));
 template <>
 constexpr auto kFields<GenerationLength> = std::tuple(own("epochs", &GenerationLength::epochs, from_one_to(kMaxInt)),
@@ -353,6 +354,12 @@ void refuse_unless_consistent(const GenerationLength& its, const JsonValue& obje
 }
 
 void refuse_unless_consistent(const PopulationBased& its, const JsonValue& object) {
+  // Steps are counted, and an epoch may have a thousand million of them.
+  if (its.generation.epochs > kMaxInt / its.generations)
+    throw object.at("generation")
+        .at("epochs")
+        .error(fmt::format("expected at most {} epochs in all generations, found {}", kMaxInt,
+                           its.generation.epochs * its.generations));
   const std::optional<JsonValue> parts = object.find("copy");
   if (!parts) return;
   Given given;

@@ -17,7 +17,9 @@ namespace {
 class GraphMember final : public PopulationMember {
  public:
   GraphMember(std::shared_ptr<const MemberGround> ground, const MemberTask& task)
-      : ground_(std::move(ground)), stretch_(run_of(task), ground_->training) {}
+      : ground_(std::move(ground)),
+        stretch_(run_of(task), task.state ? ground_->going_on : ground_->training),
+        steps_per_epoch_(steps_per_epoch(stretch_.run(), ground_->training.data.train->size())) {}
 
   void load(const MemberState& state) override {
     ParameterSet all = state.weights;
@@ -26,9 +28,8 @@ class GraphMember final : public PopulationMember {
   }
 
   void train(const MemberTask& task) override {
-    const Training& training = ground_->training;
     const RunPhase phase = phase_of_generation(ground_->strategy, task.generation);
-    stretch_.begin(steps_of({phase}, {steps_per_epoch(stretch_.run(), training.data.train->size())}).front());
+    stretch_.begin(steps_of({phase}, {steps_per_epoch_}).front());
     while (!stretch_.is_over()) {
       task.go_on();
       stretch_.set_rate();
@@ -78,6 +79,7 @@ class GraphMember final : public PopulationMember {
 
   std::shared_ptr<const MemberGround> ground_;
   Stretch stretch_;
+  std::int64_t steps_per_epoch_;
 };
 
 }  // namespace
@@ -89,6 +91,7 @@ MemberGround::MemberGround(const Training& population)
                .events = nobody,
                .options = options,
                .weights = population.weights},
+      going_on{.run = training.run, .data = training.data, .events = nobody, .options = options},
       strategy(std::get<strategy::PopulationBased>(population.run->graph.effective_strategy())) {}
 
 RunPhase phase_of_generation(const strategy::PopulationBased& strategy, std::int64_t generation) {

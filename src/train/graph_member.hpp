@@ -25,6 +25,7 @@ struct MemberGround {
   Events nobody;
   TrainOptions options;
   Training training;  // of the run with the population
+  Training going_on;  // the same for members that have weights
   strategy::PopulationBased strategy;
 };
 

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -32,6 +34,12 @@ fs::path make_aside(const fs::path& folder) {
       throw Error(fmt::format("cannot put the earlier run in {} aside as {}: {}", folder.string(), aside.string(),
                               std::generic_category().message(errno)));
   }
+}
+
+bool has_a_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  return std::getline(stream, line) && !stream.eof();
 }
 
 }  // namespace
@@ -62,8 +70,12 @@ void OutputFolder::open() {
 }
 
 std::optional<fs::path> OutputFolder::begin_anew(const std::optional<fs::path>& in_use) {
-  if (CheckpointFolder(checkpoints(), {}).files().empty() && !fs::exists(path_ / "population.jsonl"))
+  if (const fs::path log = path_ / "population.jsonl";
+      CheckpointFolder(checkpoints(), {}).files().empty() && !has_a_line(log)) {
+    // What a population has left that ended before its first generation did.
+    if (fs::remove(log)) fs::remove_all(path_ / "members");
     return std::nullopt;
+  }
   fs::path plain = path_;
   if (!plain.has_filename()) plain = plain.parent_path();   // "runs/first/"
   if (fs::is_symlink(plain)) plain = fs::canonical(plain);  // beside it is the same disk

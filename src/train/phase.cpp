@@ -1,5 +1,7 @@
 #include <tutti/train/phase.hpp>
 
+#include <limits>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <tutti/base/error.hpp>
@@ -8,19 +10,23 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMostOfAPhase = 1'000'000'000;
+// As many as a generation and a population may have: an epoch has up to a thousand million steps, and steps are
+// counted.
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMostStepsInAll = kMost * kMost;
 
 RunPhase read_phase(const JsonValue& value) {
   if (!value.is_object()) throw value.expected(R"(a phase, as in {"epochs": 2, "set": {"optimizer.lr": 0.1}})");
   const Options options(value);
   RunPhase phase;
-  phase.epochs = options.integer("epochs", {.min = 1, .max = kMostOfAPhase}, 0);
-  phase.steps = options.integer("steps", {.min = 1, .max = kMostOfAPhase}, 0);
+  phase.epochs = options.integer("epochs", {.min = 1, .max = kMost}, 0);
+  phase.steps = options.integer("steps", {.min = 1, .max = kMost}, 0);
   if (phase.epochs > 0 && phase.steps > 0)
     throw value.at("steps").error("there are epochs, too; expected one of the two");
   if (phase.epochs == 0 && phase.steps == 0) throw value.error("expected epochs or steps");
-  if (const auto after = options.find("after")) phase.after = after->integer({.min = 0, .max = kMostOfAPhase});
-  if (const auto of = options.find("of")) phase.of = of->integer({.min = 1, .max = kMostOfAPhase});
+  const std::int64_t most = phase.epochs > 0 ? kMost : kMostStepsInAll;
+  if (const auto after = options.find("after")) phase.after = after->integer({.min = 0, .max = most});
+  if (const auto of = options.find("of")) phase.of = of->integer({.min = 1, .max = most});
   if (const auto seed = options.find("seed")) phase.seed = seed->unsigned_integer();
   phase.new_optimizer = options.boolean("new_optimizer", false);
   if (const auto set = options.find("set")) {

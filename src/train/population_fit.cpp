@@ -82,16 +82,20 @@ class PopulationFit {
   // `places`: how many members train at a time on all processes.
   void run(std::int64_t places) {
     if (training_.options.resume) resume();
-    if (training_.weights)
-      training_.warnings.push_back(fmt::format("to train best_run.json again, begin with the same weights: --from {}",
-                                               training_.options.from.string()));
+    settle_first_weights();
+    if (!training_.goes_on) refuse_what_no_member_can_be();
+    if (training_.options.trace)
+      training_.warnings.emplace_back("--trace: what members do is not traced; the timeline stays empty");
     start(training_, {.engine = describe(places), .notes = {}, .warnings = {}});
     has_started_ = true;
+    if (!training_.goes_on) write_progress();
     best_ = population_.best();
     if (best_ && is_written(*best_)) written_ = best_;
     const PopulationResult result = run_generations();
-    write_best(result.generations);  // unless it is; a run that was killed may have left it to this one
-    if (result.is_finished) evaluate_best();
+    // Unless it is; a run that was killed may have left it to this one.
+    const bool is_another = write_best(result.generations);
+    if (result.is_finished && (is_another || progress_.evaluated != result.generations))
+      evaluate_best(result.generations);
     training_.result.reason = result.is_finished ? Reason::finished : Reason::interrupted;
     training_.result.step = result.generations;
     training_.result.seconds = training_.seconds();
@@ -136,6 +140,8 @@ class PopulationFit {
       return result;
     } catch (const PeerError&) {
       throw;
+    } catch (const UsageError&) {
+      throw;
     } catch (const Error& error) {
       throw Error(fmt::format("generation {}: {}", population_.finished() + 1, error.what()));
     }
@@ -152,27 +158,97 @@ class PopulationFit {
                        (fs::path(run_.output) / "members").string());
   }
 
+  // --- before anything is begun ---
+
+  // What no member could be trained with would otherwise be found by all of them, one after the other.
+  void refuse_what_no_member_can_be() const {
+    if (std::holds_alternative<strategy::WelchTTest>(strategy_.exploit) && training_.data.validation->size() < 2)
+      throw UsageError("WelchTTest compares at least two scores of a member, and there is one row for validation");
+    const auto ground = std::make_shared<const MemberGround>(training_);
+    std::optional<UsageError> why;
+    for (std::int64_t member = 0; member < strategy_.population_size; ++member) {
+      try {
+        (void)make_graph_member(ground, {.member = member,
+                                         .hyper_parameters = population_.first_values(member),
+                                         .seed = member_seed(run_.seed, member)});
+        return;
+      } catch (const UsageError& error) {
+        if (!why) why = error;
+      }
+    }
+    throw UsageError(*why);
+  }
+
+  // What members begin with; those that have begun need it no more.
+  void settle_first_weights() {
+    const std::string given = training_.weights ? fs::absolute(training_.options.from).string() : "";
+    if (!training_.goes_on) {
+      progress_.from = given;
+    } else if (population_.finished() > 0 && !given.empty()) {
+      training_.warnings.push_back(
+          fmt::format("{} is not used: the population goes on", training_.options.from.string()));
+    } else if (population_.finished() == 0 && given.empty() && !progress_.from.empty()) {
+      throw UsageError(fmt::format(
+          "some members have not begun yet, and the others began with weights; expected the same, --from {}",
+          progress_.from));
+    }
+    if (!progress_.from.empty())
+      training_.warnings.push_back(
+          fmt::format("to train best_run.json again, begin with the same weights: --from {}", progress_.from));
+  }
+
   // --- what there is of an earlier run ---
 
   void resume() {
-    if (!fs::exists(fs::path(run_.output) / "population.jsonl")) {
+    const fs::path output = run_.output;
+    if (!fs::exists(output / "population.jsonl")) {
       training_.warnings.push_back(fmt::format("there is nothing to resume in {}: beginning", run_.output));
       return;
     }
-    training_.folder.emplace(run_.output);
-    if (const fs::path members = fs::path(run_.output) / "members"; fs::is_directory(members))
-      AtomicFile::remove_temporaries(members);
-    compare_with_earlier();
-    population_.resume();
+    training_.folder.emplace(output);
+    if (fs::is_directory(output / "members")) AtomicFile::remove_temporaries(output / "members");
+    if (!PopulationLog(output / "population.jsonl").read().empty()) {
+      compare_with_earlier();
+      population_.resume();
+    }
     if (population_.history().empty()) {
       training_.warnings.push_back(fmt::format("there is no generation to resume in {}: beginning", run_.output));
       return;
     }
     training_.steps_before = population_.finished();
-    std::vector<std::string> problems;
-    if (const auto best = CheckpointFolder(training_.folder->checkpoints(), {}).read_last(problems))
-      training_.seconds_before = best->state.seconds;
+    read_progress();
     training_.goes_on = true;
+  }
+
+  // --- what neither the log nor a member's file says ---
+
+  struct Progress {
+    double seconds = 0;          // of training
+    std::int64_t evaluated = 0;  // after so many generations the best was, with the rows to test with
+    std::string from = {};       // the file of weights that members began with
+  };
+
+  fs::path progress_file() const { return fs::path(run_.output) / "members" / "progress.json"; }
+
+  void write_progress() {
+    progress_.seconds = training_.seconds();
+    const Json json{{"seconds", progress_.seconds}, {"evaluated", progress_.evaluated}, {"from", progress_.from}};
+    fs::create_directories(progress_file().parent_path());
+    write_file(progress_file(), json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+
+  void read_progress() {
+    try {
+      const JsonDocument document = JsonDocument::read_file(progress_file());
+      const JsonValue its = document.root();
+      progress_ = {.seconds = its.at("seconds").number(),
+                   .evaluated = its.at("evaluated").integer(),
+                   .from = its.at("from").string()};
+    } catch (const UsageError&) {
+      return;  // nothing of what is learnt depends on it
+    }
+    training_.seconds_before = progress_.seconds;
+    if (progress_.evaluated > population_.finished()) progress_.evaluated = 0;  // what came of them is gone
   }
 
   void compare_with_earlier() {
@@ -235,8 +311,8 @@ class PopulationFit {
                                .higher_is_better = is_higher_better(run_)};
     std::vector<double> scores;
     const MemberRecord* best = nullptr;
-    for (const MemberRecord& record : population_.history()) {
-      if (record.generation != generation) continue;
+    const std::vector<MemberRecord> records = population_.of_generation(generation);
+    for (const MemberRecord& record : records) {
       if (record.parent) ++its.took_over;
       if (!record.score) {
         ++its.failed;
@@ -249,13 +325,18 @@ class PopulationFit {
     its.best_member = best == nullptr ? 0 : best->member;
     its.median_score = median_of(std::move(scores));
     training_.events.tell(its);
-    write_best(generation);
+    (void)write_best(generation);
+    write_progress();
   }
 
   // --- what is left of it ---
 
   fs::path replay_file() const { return training_.folder->path() / "best_run.json"; }
-  std::string replay_text(const MemberRecord& best) const { return replay_of(best).dump(2) + "\n"; }
+  std::string replay_text(const MemberRecord& best) const {
+    const std::string how =
+        progress_.from.empty() ? "" : fmt::format("// To be begun with the same weights: --from {}\n", progress_.from);
+    return how + replay_of(best).dump(2) + "\n";
+  }
 
   // By a run that this one goes on from.
   bool is_written(const MemberRecord& best) {
@@ -266,14 +347,15 @@ class PopulationFit {
     return checkpoint && text == replay_text(best) && checkpoint->arrays == population_.state_of(best)->weights;
   }
 
-  // Where the best has changed: its weights, and a run file that trains it again.
-  void write_best(std::int64_t generation) {
+  // Where the best has changed: its weights, and a run file that trains it again. Whether it has.
+  bool write_best(std::int64_t generation) {
     const std::optional<MemberRecord> best = population_.best();
-    if (!best || (written_ && written_->key() == best->key())) return;
+    if (!best || (written_ && written_->key() == best->key())) return false;
     const auto member_run = std::make_shared<const Run>(run_of_member(run_, best->hyper_parameters));
     Checkpoint checkpoint;
     checkpoint.state.step = generation;
     checkpoint.state.seconds = training_.seconds();
+    // Not the generation of the best, which may be an earlier one: the only checkpoint is that of the best.
     checkpoint.state.best = {.of = training_.best_of(), .value = best->score, .step = generation};
     checkpoint.state.blas = set_up_blas().kernels;
     checkpoint.state.run = member_run->resolved->dump();
@@ -284,6 +366,7 @@ class PopulationFit {
         event::CheckpointWritten{.step = generation, .path = training_.result.last_checkpoint.string()});
     write_file(replay_file(), replay_text(*best));
     written_ = best;
+    return true;
   }
 
   // The line of the best, generation by generation.
@@ -305,20 +388,22 @@ class PopulationFit {
     return document;
   }
 
-  void evaluate_best() {
+  void evaluate_best(std::int64_t generation) {
     if (!training_.data.test || !best_) return;
     const auto member_run = std::make_shared<const Run>(run_of_member(run_, best_->hyper_parameters));
     const auto net = std::make_shared<GraphModule>(member_run->graph, member_run->seed);
     fill_module(population_.state_of(*best_)->weights, *net);
     const Evaluation evaluation =
         Evaluator(member_run, {.threads = static_cast<int>(usable_core_count())}).evaluate(net, training_.data.test);
-    training_.events.tell(event::EvaluationEnded{.step = best_->generation,
-                                                 .epoch = best_->generation,
+    training_.events.tell(event::EvaluationEnded{.step = generation,
+                                                 .epoch = generation,
                                                  .seconds = training_.seconds(),
                                                  .split = "test",
                                                  .rows = evaluation.rows,
                                                  .loss = evaluation.loss,
                                                  .metrics = evaluation.metrics});
+    progress_.evaluated = generation;
+    write_progress();
   }
 
   Training& training_;
@@ -327,6 +412,7 @@ class PopulationFit {
   Population population_;
   std::optional<MemberProcesses> processes_;
   bool has_started_ = false;
+  Progress progress_;
   std::optional<MemberRecord> best_;
   std::optional<MemberRecord> written_;  // whose weights are in checkpoints/
 };
@@ -375,9 +461,10 @@ double try_members(const Training& training, std::int64_t steps) {
   MemberThreads pool(threads_for(around, strategy));
   Population population({.strategy = strategy, .space = run.search, .seed = run.seed});
   const auto state = population.state_of(*population.run(pool).best);
-  // Those that were tried stay in memory here, too.
-  return static_cast<double>(std::max<std::int64_t>(idle - at_a_time, 0)) *
-         static_cast<double>(state->weights.bytes() + state->optimizer.bytes());
+  // Those that were tried stay in memory here, too. Later a member has what it goes on from, and reads it from a copy;
+  // one is written at a time.
+  const std::int64_t to_come = std::max<std::int64_t>(idle - at_a_time, 0) + 2 * at_a_time + 1;
+  return static_cast<double>(to_come) * static_cast<double>(state->weights.bytes() + state->optimizer.bytes());
 }
 
 }  // namespace tutti::detail

@@ -516,13 +516,16 @@ void read_phases(const JsonValue& value, Run& run) {
       if (!detail::may_change_between_phases(value_set.path))
         throw place.at("set").at(value_set.path).error("a phase cannot set this: it belongs to the run as a whole");
     }
-    bool have_same_weights = false;
-    try {
-      have_same_weights = detail::have_same_weights(run, detail::run_of_phase(run, run.phases[i]));
-    } catch (const UsageError& error) {
-      throw place.error(detail::without_place(error));
-    }
-    if (!have_same_weights)
+    const Run phase = [&] {
+      try {
+        return detail::run_of_phase(run, run.phases[i]);
+      } catch (const UsageError& error) {
+        throw place.error(detail::without_place(error));
+      }
+    }();
+    if (!detail::have_same_strategies(run, phase))
+      throw place.error("it changes the strategy of a subgraph, which belongs to the run as a whole");
+    if (!detail::have_same_weights(run, phase))
       throw place.error("it changes the shape of weights, and a phase goes on with those of the one before");
   }
 }

@@ -109,10 +109,15 @@ void refuse_other_population(const Json& before, const Json& now) {
     const Json strategy = whole_strategy_in(run);
     return strategy.is_object() ? strategy.value("generation", Json("the usual length")) : Json();
   };
+  const auto size = [](const Json& run) {
+    const Json strategy = whole_strategy_in(run);
+    return strategy.is_object() ? strategy.value("population_size", Json()) : Json();
+  };
   const auto split = [](const Json& run) { return run.value("data", Json::object()).value("split", Json()); };
   refuse_unless_same("data.split", split(before), split(now));
   refuse_unless_same("seed", before.value("seed", Json()), now.value("seed", Json()));
   refuse_unless_same("train.best_by", best_by(before), best_by(now));
+  refuse_unless_same("graph.strategy.population_size", size(before), size(now));
   refuse_unless_same("graph.strategy.generation", length(before), length(now));
 }
 

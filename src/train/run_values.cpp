@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -65,9 +68,20 @@ const PathRule* rule_for(std::string_view path) {
   return rule;
 }
 
-std::optional<std::string> why_not_searched(const std::string& path, const Run& run) {
+// A rule against this path, or against a part of what stands there.
+const PathRule* rule_against(std::string_view path) {
   const PathRule* rule = rule_for(path);
-  if (rule != nullptr && !rule->is_allowed) return fmt::format("this cannot be searched: {}", rule->why);
+  if (rule != nullptr && !rule->is_allowed) return rule;
+  const auto part = std::ranges::find_if(
+      kRules, [&](const PathRule& one) { return !one.is_allowed && is_at_or_below(one.path, path); });
+  return part == kRules.end() ? nullptr : &*part;
+}
+
+std::optional<std::string> why_not_searched(const std::string& path, const Run& run) {
+  if (const PathRule* rule = rule_against(path)) {
+    if (is_at_or_below(path, rule->path)) return fmt::format("this cannot be searched: {}", rule->why);
+    return fmt::format("this cannot be searched, since {} is a part of it: {}", rule->path, rule->why);
+  }
   if (is_at_or_below(path, "loss") && run.train.best_by == "loss")
     return "this cannot be searched: members are compared by the loss, which would be another for each; train.best_by "
            "can name a metric";
@@ -106,7 +120,20 @@ std::vector<std::string> layout_of(const Graph& graph) {
   std::vector<std::string> layout;
   for (const GraphParameter& parameter : graph.parameters())
     layout.push_back(fmt::format("{} {}", parameter.path, to_string(parameter.shape)));
+  for (const GraphNode& node : graph.nodes()) {
+    for (const BufferSpec& buffer : node.resolved.buffers)
+      layout.push_back(fmt::format("{}.{} {}", node.path, buffer.name, to_string(buffer.shape)));
+  }
   return layout;
+}
+
+// The strategies of a graph and of what is in it; by path, where they have one of their own.
+std::map<std::string, TrainingStrategy> strategies_of(const Graph& graph) {
+  std::map<std::string, TrainingStrategy> all;
+  for (const Subgraph& subgraph : graph.subgraphs()) {
+    if (subgraph.strategy) all.emplace(subgraph.path, *subgraph.strategy);
+  }
+  return all;
 }
 
 }  // namespace
@@ -124,10 +151,7 @@ JsonDocument with_values(const nlohmann::ordered_json& document, const HyperPara
   return result;
 }
 
-bool may_change_between_phases(std::string_view path) {
-  const PathRule* rule = rule_for(path);
-  return rule == nullptr || rule->is_allowed;
-}
+bool may_change_between_phases(std::string_view path) { return rule_against(path) == nullptr; }
 
 Run run_of_phase(const Run& run, const RunPhase& phase) {
   Json document = *run.written;
@@ -161,66 +185,173 @@ Run run_of_member(const Run& run, const HyperParameters& values) {
 
 bool have_same_weights(const Run& one, const Run& other) { return layout_of(one.graph) == layout_of(other.graph); }
 
+// Not compared: the graph's own, which a member has from its population.
+bool have_same_strategies(const Run& one, const Run& other) {
+  std::map<std::string, TrainingStrategy> ones = strategies_of(one.graph);
+  std::map<std::string, TrainingStrategy> others = strategies_of(other.graph);
+  ones.erase("");
+  others.erase("");
+  return ones == others;
+}
+
 namespace {
 
-// Some at random, as members will have them: each may be possible by itself, and not with another.
-void refuse_impossible_draws(const JsonValue& search, const Run& run) {
-  constexpr std::uint64_t kDraws = 32;
-  const Json document = document_of_member(run);
-  for (std::uint64_t number = 0; number < kDraws; ++number) {
-    RandomStream draws({number});
-    const HyperParameters values = draw_values(run.search, draws);
+// Refuses what members cannot be, or cannot differ in, by reading their files as they will be.
+class SearchCheck {
+ public:
+  SearchCheck(const JsonValue& search, const Run& run)
+      : search_(search),
+        run_(run),
+        document_(document_of_member(run)),
+        takes_over_(!std::holds_alternative<strategy::None>(
+            std::get<strategy::PopulationBased>(run.graph.effective_strategy()).exploit)) {}
+
+  void refuse_impossible() {
+    refuse_overlaps();
+    for (const SearchDimension& dimension : run_.search.dimensions) refuse_impossible(dimension);
+    for (const HyperParameters& values : tried_later_) refuse_unless_drawn(values);
+    refuse_impossible_draws();
+  }
+
+ private:
+  // Where in the document; nothing where the path leads nowhere.
+  std::optional<std::string> place_of(const std::string& path) const {
+    const std::string mark = "the place that a path leads to";
     try {
-      (void)read_run_like(with_values(document, all_values(run.search, values)).root(), run);
-    } catch (const UsageError& error) {
-      throw search.error(fmt::format("{} cannot be together: {}", to_json(values).dump(), without_place(error)));
+      const Json flat = JsonDocument::parse(document_.dump()).with(path, Json(mark).dump()).root().raw().flatten();
+      for (const auto& [place, value] : flat.items()) {
+        if (value == mark) return place;
+      }
+      return std::nullopt;
+    } catch (const UsageError&) {
+      return std::nullopt;  // of which one is told where its values are tried
     }
   }
-}
 
-// What would be set first would be lost.
-void refuse_overlaps(const JsonValue& search, const SearchSpace& space) {
-  for (const SearchDimension& one : space.dimensions) {
-    for (const SearchDimension& other : space.dimensions) {
-      if (&one != &other && is_at_or_below(one.path, other.path))
-        throw search.at(one.path).error(fmt::format("it is a part of {}, which is searched, too", other.path));
-    }
-  }
-}
-
-}  // namespace
-
-void refuse_impossible_search(const JsonValue& search, const Run& run) {
-  const auto& strategy = std::get<strategy::PopulationBased>(run.graph.effective_strategy());
-  const Json document = document_of_member(run);
-  refuse_overlaps(search, run.search);
-  for (const SearchDimension& dimension : run.search.dimensions) {
-    const JsonValue place = search.at(dimension.path);
-    if (const auto why = why_not_searched(dimension.path, run)) throw place.error(*why);
-    std::optional<std::vector<std::string>> layout;
-    for (const std::string& value : tried_of(dimension.range)) {
-      for (const HyperParameters& values : with_conditions(run.search, dimension, value)) {
-        std::vector<std::string> its_layout;
-        // Others whose conditions do not hold are left out.
-        HyperParameters all = values;
-        for (const SearchDimension& other : run.search.dimensions) {
-          if (other.when && find_in(values, other.path) == nullptr && !is_active(other, values))
-            all.push_back({other.path, kLeftOut});
-        }
-        try {
-          its_layout = layout_of(read_run_like(with_values(document, all).root(), run).graph);
-        } catch (const UsageError& error) {
-          throw place.error(fmt::format("{} cannot be: {}", value, without_place(error)));
-        }
-        if (!layout) layout = its_layout;
-        if (its_layout != *layout && !std::holds_alternative<strategy::None>(strategy.exploit))
-          throw place.error(
-              "it changes the shape of weights, which members could no longer take over from each other; expected "
-              R"("exploit": {"method": "None"})");
+  // What would be set first would be lost, however the two are spelled.
+  void refuse_overlaps() const {
+    std::vector<std::optional<std::string>> places;
+    for (const SearchDimension& one : run_.search.dimensions) places.push_back(place_of(one.path));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      for (std::size_t j = 0; j < places.size(); ++j) {
+        if (i == j) continue;
+        const std::string& one = run_.search.dimensions[i].path;
+        const std::string& other = run_.search.dimensions[j].path;
+        const auto refuse = [&](const std::string& what) {
+          throw search_.at(one).error(fmt::format("it is {} {}, which is searched, too", what, other));
+        };
+        if (places[i] && places[i] == places[j]) refuse("another name for");
+        if (is_at_or_below(one, other) || (places[i] && places[j] && places[i]->starts_with(*places[j] + "/")))
+          refuse("a part of");
       }
     }
   }
-  refuse_impossible_draws(search, run);
-}
+
+  Run read(const HyperParameters& values) const { return read_run_like(with_values(document_, values).root(), run_); }
+
+  void refuse_impossible(const SearchDimension& dimension) {
+    const JsonValue place = search_.at(dimension.path);
+    if (const auto why = why_not_searched(dimension.path, run_)) throw place.error(*why);
+    std::optional<std::vector<std::string>> layout;
+    for (const std::string& value : tried_of(dimension.range)) {
+      for (const HyperParameters& values : with_conditions(run_.search, dimension, value)) {
+        std::optional<Run> member = with_others_of_the_file(values);
+        if (!member) continue;
+        refuse_other_strategies(place, *member);
+        if (!layout) layout = layout_of(member->graph);
+        if (layout_of(member->graph) != *layout && takes_over_) throw place.error(kOtherShape);
+      }
+    }
+  }
+
+  // As the file has them; those whose conditions do not hold are left out. Nothing where that cannot be: a value may
+  // need one of another dimension.
+  std::optional<Run> with_others_of_the_file(const HyperParameters& values) {
+    HyperParameters all = values;
+    for (const SearchDimension& other : run_.search.dimensions) {
+      if (other.when && find_in(values, other.path) == nullptr && !is_active(other, values))
+        all.push_back({other.path, kLeftOut});
+    }
+    try {
+      return read(all);
+    } catch (const UsageError&) {
+      tried_later_.push_back(values);
+      return std::nullopt;
+    }
+  }
+
+  // These, the last of which is tried, among others at random.
+  void refuse_unless_drawn(const HyperParameters& values) const {
+    constexpr std::uint64_t kTries = 16;
+    const HyperParameter& tried = values.back();
+    std::optional<std::string> why;
+    for (std::uint64_t number = 0; number < kTries; ++number) {
+      RandomStream draws({number});
+      std::optional<Run> member;
+      try {
+        member = read(all_values(run_.search, drawn_around(values, draws)));
+      } catch (const UsageError& error) {
+        if (!why) why = without_place(error);
+        continue;
+      }
+      return refuse_other_strategies(search_.at(tried.path), *member);
+    }
+    throw search_.at(tried.path).error(fmt::format("{} cannot be: {}", tried.json, *why));
+  }
+
+  // Drawn, but for those that are given, whose conditions hold.
+  HyperParameters drawn_around(const HyperParameters& given, RandomStream& draws) const {
+    HyperParameters values;
+    for (SearchDimension dimension : run_.search.dimensions) {
+      if (const HyperParameter* its = find_in(given, dimension.path)) {
+        values.push_back(*its);
+      } else if (is_active(dimension, values)) {
+        dimension.when.reset();
+        values.push_back(draw_values({.dimensions = {dimension}}, draws).front());
+      }
+    }
+    return values;
+  }
+
+  // As members will have them: each may be possible by itself, and not with another.
+  void refuse_impossible_draws() const {
+    constexpr std::uint64_t kDraws = 32;
+    std::optional<std::vector<std::string>> layout;
+    for (std::uint64_t number = 0; number < kDraws; ++number) {
+      RandomStream draws({number});
+      const HyperParameters values = draw_values(run_.search, draws);
+      std::optional<Run> member;
+      try {
+        member = read(all_values(run_.search, values));
+      } catch (const UsageError& error) {
+        throw search_.error(fmt::format("{} cannot be together: {}", to_json(values).dump(), without_place(error)));
+      }
+      refuse_other_strategies(search_, *member);
+      if (!layout) layout = layout_of(member->graph);
+      if (layout_of(member->graph) != *layout && takes_over_) throw search_.error(kOtherShape);
+    }
+  }
+
+  void refuse_other_strategies(const JsonValue& place, const Run& member) const {
+    if (!have_same_strategies(run_, member))
+      throw place.error(
+          "this cannot be searched: it changes the strategy of a subgraph, which is the same for all members");
+  }
+
+  static constexpr const char* kOtherShape =
+      "it changes the shape of weights, or which there are, and members could no longer take them over from each "
+      "other; "
+      R"(expected "exploit": {"method": "None"})";
+
+  const JsonValue& search_;
+  const Run& run_;
+  Json document_;
+  bool takes_over_;
+  std::vector<HyperParameters> tried_later_;
+};
+
+}  // namespace
+
+void refuse_impossible_search(const JsonValue& search, const Run& run) { SearchCheck(search, run).refuse_impossible(); }
 
 }  // namespace tutti::detail

@@ -36,6 +36,8 @@ nlohmann::ordered_json document_of_member(const Run& run);
 
 // Whether weights of the one fit into the other.
 bool have_same_weights(const Run& one, const Run& other);
+// Whether subgraphs of the one and the other are trained alike.
+bool have_same_strategies(const Run& one, const Run& other);
 
 // A UsageError at its place for a dimension whose values cannot be set, or whose values members cannot differ in.
 void refuse_impossible_search(const JsonValue& search, const Run& run);

@@ -357,12 +357,15 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
     if (population->population_size < processes)
       return fmt::format("population_size: expected at least one for each of {} processes, found {}", processes,
                          population->population_size);
-    if (population->threads > 0 && population->threads < processes)
-      return fmt::format("threads: expected at least one for each of {} processes, found {}", processes,
-                         population->threads);
+    const auto* inner = std::get_if<strategy::DataParallel>(&population->inner);
+    const std::int64_t replicas = inner == nullptr ? 1 : inner->num_replicas;
+    if (population->threads > 0 && population->threads < processes * replicas)
+      return fmt::format("threads: expected at least {} for each of {} process{}, found {}",
+                         replicas == 1 ? "one" : fmt::format("the {} of a member", replicas), processes,
+                         processes == 1 ? "" : "es", population->threads);
     if (!detail::is_plain(population->inner))
       return fmt::format("inner: replicas of a member average gradients in each step by AllReduce, found {}",
-                         to_string(TrainingStrategy(std::get<strategy::DataParallel>(population->inner))));
+                         to_string(TrainingStrategy(*inner)));
   }
   const auto workers = static_cast<int>(run.workers.size());
   if (std::holds_alternative<strategy::ModelParallel>(strategy) && processes > 1 && processes != workers) {

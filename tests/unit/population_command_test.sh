@@ -25,6 +25,11 @@ expect 0 "<svg" head -c 400 once/population.svg
 expect 0 '"best_score":' cat once/metrics.jsonl
 expect 0 "test loss" "$tutti" eval once
 expect 0 "validation loss" "$tutti" eval once --split validation
+# What --set says holds for the best member, too.
+expect 0 "perplexity" "$tutti" eval once --set 'metrics=["accuracy", "perplexity"]'
+expect 0 "test loss" "$tutti" eval once --set graph.strategy.generations=9 --set 'search={"optimizer.lr": {"float": [1, 2]}}'
+expect 2 "data.split.test" "$tutti" eval once --set data.split.test=2
+expect 2 "has not the weights of this graph" "$tutti" eval once --set graph.hidden.units=5
 expect 0 "" "$tutti" export once weights.safetensors
 expect 0 "search      optimizer.lr" "$tutti" check once --quick
 
@@ -50,6 +55,13 @@ expect 0 "finished at generation 4" "${short[@]}" --quiet --output killed --resu
 expect 0 "" cmp once/population.jsonl killed/population.jsonl
 expect 0 "" cmp once/best_run.json <(sed 's|killed/best_run|once/best_run|' killed/best_run.json)
 
+# What was killed in its first generation leaves nothing aside, and what is done has nothing to add.
+expect 1 "" test -e killed.1
+cp killed/metrics.jsonl before.jsonl
+expect 0 "" "${short[@]}" --quiet --output killed --resume
+expect 0 "" cmp before.jsonl killed/metrics.jsonl
+expect 0 "" sort -nc <(grep -o '"step":[0-9]*' killed/metrics.jsonl | cut -d: -f2)
+
 # Nor do processes, one of which is killed while it trains; the others end, and say who.
 launch=("$tutti" launch --processes)
 quiet=(-- "${short[@]:1}" --quiet)
@@ -64,6 +76,12 @@ until [[ -d lost/members ]] || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
 kill -9 "$(pgrep -P $job | tail -n 1)"
 wait $job && expect 0 "a failure" cat lost.txt
 expect 0 "rank 1 was ended by signal 9 (Killed)" cat lost.txt
+"${launch[@]}" 2 "${quiet[@]}" --output lost --resume "${long[@]}" >lost.txt 2>&1 &
+job=$!
+until [[ -s lost/population.jsonl ]] || ! kill -0 $job 2>/dev/null; do sleep 0.02; done
+kill -9 "$(pgrep -P $job | tail -n 2 | head -n 1)"
+wait $job && expect 0 "a failure" cat lost.txt
+expect 0 "rank 0 was ended by signal 9 (Killed)" cat lost.txt
 expect 0 "finished at generation 4" "${launch[@]}" 3 "${quiet[@]}" --output lost --resume "${long[@]}"
 expect 0 "" "${short[@]}" --quiet --output whole "${long[@]}"
 expect 0 "" cmp whole/population.jsonl lost/population.jsonl
@@ -75,8 +93,32 @@ expect 1 "" test -e never
 expect 0 "finished at generation 4" "${short[@]}" --quiet --output free --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' free/population.jsonl
 expect_replay free
+for after in 0.5 0.8 1.1; do
+  (timeout -s KILL "$after" "${short[@]}" --quiet --output freed --resume --set 'graph.strategy.pace="asynchronous"') >/dev/null 2>&1
+done
+expect 0 "finished at generation 4" "${short[@]}" --quiet --output freed --resume --set 'graph.strategy.pace="asynchronous"'
+expect 0 "24" grep -c '"hyper_parameters"' freed/population.jsonl
+expect_replay freed
 expect 0 "finished at generation 4" "${launch[@]}" 2 "${quiet[@]}" --output free2 --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' free2/population.jsonl
+
+# Memory is for those that train and a few that are idle, however many there are. Each has 4 MB, and twice as much for its optimizer.
+cat >peak.py <<'END'
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)
+END
+# <members>: how many MiB they take at most.
+peak_of() {
+  /usr/bin/python3 peak.py "${short[@]}" --quiet --output "peak$1" --set graph.hidden.units=1000 \
+    --set 'graph.nodes[1]={"id": "act", "op": "linear", "inputs": ["hidden"], "units": 1000}' --set graph.strategy.generations=2 \
+    --set 'graph.strategy.generation={"steps": 2}' --set graph.strategy.threads=2 --set graph.strategy.idle=1 \
+    --set "graph.strategy.population_size=$1"
+}
+few=$(peak_of 4)
+many=$(peak_of 24)
+echo "4 members: $few MiB, 24: $many MiB"
+expect 0 "as much" awk -v few="$few" -v many="$many" 'BEGIN { if (few > 0 && many < few + 80) print "as much" }'
 
 # <error> <option>...: refused, and nothing is left behind.
 refused() {

@@ -44,7 +44,7 @@ std::vector<strategy::ExploreStrategy> all_ways() {
           strategy::Perturbation{.factor = 0.2, .resample = 0.5},
           strategy::Resample{},
           strategy::Noise{.sigma = 0.1},
-          strategy::Noise{.sigma = 50},
+          strategy::Noise{.sigma = 1000},
           strategy::Noise{.sigma = 0.01, .resample = 1}};
 }
 
@@ -178,6 +178,8 @@ TEST(SearchSpace, RefusesByName) {
       {R"({"a": {"float": [0, 1], "scale": "log"}})", "a: a log scale begins above 0, and the range begins with 0"},
       {R"({"a": {"float": [-1, 1], "scale": "reverse_log"}})", "a: a reverse_log scale begins above 0"},
       {R"({"a": {"int": [0, 9], "scale": "log"}})", "a: a log scale begins above 0"},
+      {R"({"a": {"float": [1e-200, 1e200], "scale": "log"}})", "a: the range is too wide for a log scale"},
+      {R"({"a": {"float": [1e308, 1.7e308], "scale": "reverse_log"}})", "a: the range is too wide for a reverse_log"},
       {R"({"a": {"float": [0, 1], "scale": "lug"}})", "log"},
       {R"({"a": {"float": [0, 1, 2]}})", "a.float: expected the two ends of a range"},
       {R"({"a": {"float": [0, 1], "int": [0, 1]}})", "a.int: there is \"float\", too"},
@@ -192,6 +194,8 @@ TEST(SearchSpace, RefusesByName) {
        "b never is 3; it is one of 1, 2"},
       {R"({"b": {"int": [1, 2]}, "a": {"conditional": {"int": [0, 1]}, "when": {"b": 3}}})", "b never is 3"},
       {R"({"a": {"conditional": {"int": [0, 1]}}})", "when"},
+      {R"({"b": {"int": [0, 1]}, "a": {"conditional": {"conditional": {"int": [0, 1]}, "when": {"b": 1}}, "when": {"b": 1}}})",
+       "a.conditional.conditional: a condition within a condition; expected a range"},
       {R"({"a": 3})", "a: expected a range"},
   };
   for (const auto& [text, expected] : cases)

@@ -107,6 +107,56 @@ TEST(Population, GoesOnFromWhatWasTakenOver) {
   }
 }
 
+TEST(Population, IsTheSameWhateverStaysInMemory) {
+  for (PopulationBased strategy : many_populations()) {
+    const std::vector<MemberRecord> once = history_of(strategy, 1);
+    const ScratchFolder folder;
+    strategy.idle = 0;
+    PopulationOptions options = options_for(strategy);
+    options.folder = folder.path();
+    options.keep_last = 1;
+    MemberThreads pool(on_threads(2));
+    Population population(options);
+    EXPECT_TRUE(population.run(pool).is_finished);
+    EXPECT_EQ(population.history(), once);
+  }
+}
+
+TEST(Population, LetsAUserExplore) {
+  PopulationOptions options = options_for({.population_size = 6, .generations = 5});
+  std::int64_t calls = 0;
+  options.explore = [&](const HyperParameters& values, RandomStream& draws) {
+    ++calls;
+    HyperParameters next = values;
+    next[1].json = std::to_string(1 + draws.below(6));
+    return next;
+  };
+  MemberThreads pool(on_threads(2));
+  Population population(options);
+  (void)population.run(pool);
+  std::int64_t took_over = 0;
+  std::map<MemberKey, MemberRecord> all;
+  for (const MemberRecord& record : population.history()) {
+    all.emplace(record.key(), record);
+    if (!record.parent) continue;
+    ++took_over;
+    EXPECT_EQ(record.hyper_parameters[0], all.at(*record.parent).hyper_parameters[0]);
+  }
+  EXPECT_GT(took_over, 0);
+  EXPECT_EQ(calls, took_over);
+  // Values have to be of the space all the same.
+  options.explore = [](const HyperParameters&, RandomStream&) -> HyperParameters {
+    return {{"rate", "0.5"}, {"kind", "7"}};
+  };
+  try {
+    (void)Population(options).run(pool);
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("what explore made of hyper-parameters cannot be: kind: 7 is not in"),
+              std::string::npos);
+  }
+}
+
 TEST(Population, ReturnsTheBestAsItWasEvaluated) {
   for (const bool higher : {true, false}) {
     MemberThreads pool(on_threads(2));
@@ -209,23 +259,33 @@ TEST(Population, GoesOnWithAnotherBestWhereThatOneIsDamaged) {
 TEST(Population, TriesAGenerationAgainInWhichAllHaveFailed) {
   for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
     for (const std::int64_t bad : {1, 2, 3}) {
-      // At a pace of their own those who fail take over from those who have not come so far.
-      if (pace == strategy::Pace::asynchronous && bad > 1) continue;
       const ScratchFolder folder;
       PopulationOptions options = options_for({.population_size = 3, .generations = 3, .pace = pace});
       options.folder = folder.path();
+      options.keep_last = 1;
+      // At a pace of their own those who fail take over from those who have not come so far, and fail again.
       const auto make = [&](const MemberTask& task) {
-        if (task.generation == bad) throw std::runtime_error("no room");
+        if (task.generation >= bad) throw std::runtime_error("no room");
         return std::make_unique<Summer>(task);
       };
       MemberThreads failing({.make = make, .threads = 3});
       EXPECT_THROW((void)Population(options).run(failing), Error);
       MemberThreads pool(on_threads(2));
+      std::vector<std::string> problems;
+      options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
       Population population(options);
       population.resume();
+      // What they had before they failed is there.
+      EXPECT_TRUE(problems.empty()) << problems.front();
       EXPECT_TRUE(population.run(pool).is_finished);
       EXPECT_EQ(population.history().size(), 9U);
-      for (const MemberRecord& record : population.history()) EXPECT_TRUE(record.score);
+      // What failed before others did was taken over from these.
+      const bool all_at_once = pace == strategy::Pace::in_step || bad != 2;
+      for (const MemberRecord& record : population.history()) {
+        if (all_at_once || record.generation == 3) {
+          EXPECT_TRUE(record.score) << record.failure;
+        }
+      }
       if (pace == strategy::Pace::in_step) {
         EXPECT_EQ(population.history(), history_of({.population_size = 3, .generations = 3}, 1));
       }
@@ -288,6 +348,56 @@ TEST(Population, KeepsFewMembersInMemoryAndFewFiles) {
   EXPECT_TRUE(std::filesystem::exists(
       folder.path() / "members" /
       fmt::format("generation-{}-member-{}.safetensors", result.best->generation, result.best->member)));
+}
+
+// Of which a state is a small part, and files are none.
+TEST(Population, HoldsMembersThatRunAndAFewThatAreIdle) {
+  struct Alive {
+    std::atomic<int> members = 0;
+    std::atomic<int> most_members = 0;
+    std::mutex mutex;
+    std::vector<std::weak_ptr<const MemberState>> states;  // that members went on from
+    std::size_t most_states = 0;
+
+    void count_states() {
+      const std::lock_guard lock(mutex);
+      std::erase_if(states, [](const auto& state) { return state.expired(); });
+      std::set<const MemberState*> different;
+      for (const auto& state : states) different.insert(state.lock().get());
+      most_states = std::max(most_states, different.size());
+    }
+  };
+  struct Counted final : Summer {
+    Counted(const MemberTask& task, Alive& its) : Summer(task), alive(its) {
+      const int now = ++alive.members;
+      for (int most = alive.most_members; now > most && !alive.most_members.compare_exchange_weak(most, now);) {
+      }
+      {
+        const std::lock_guard lock(alive.mutex);
+        if (task.state) alive.states.push_back(task.state);
+      }
+      alive.count_states();
+    }
+    ~Counted() override { --alive.members; }
+    Alive& alive;
+  };
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    for (const std::int64_t idle : {0, 3}) {
+      const ScratchFolder folder;
+      PopulationOptions options = options_for({.population_size = 20, .generations = 5, .pace = pace, .idle = idle});
+      options.folder = folder.path();
+      Alive alive;
+      MemberThreads pool(
+          {.make = [&](const MemberTask& task) { return std::make_unique<Counted>(task, alive); }, .threads = 2});
+      Population population(options);
+      (void)population.run(pool);
+      EXPECT_EQ(alive.members, 0);
+      EXPECT_LE(alive.most_members, 2);
+      // One more while it is handed out.
+      EXPECT_LE(alive.most_states, static_cast<std::size_t>(2 + 1 + idle));
+      EXPECT_LE(population.in_memory(), idle);
+    }
+  }
 }
 
 TEST(MemberStore, HoldsNoMoreThanItMayInMemory) {
@@ -354,6 +464,20 @@ TEST(Population, ReplacesMembersThatFailAndSaysSo) {
       EXPECT_EQ(problems.size(), failed);
     }
   }
+}
+
+TEST(Population, WritesDownWhateverAMemberThatFailsSays) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 3, .generations = 2});
+  options.folder = folder.path();
+  MemberThreads pool({.make = [](const MemberTask& task) -> std::unique_ptr<PopulationMember> {
+    if (task.member == 1 && task.generation == 1) throw std::runtime_error("\xff\xfe gr\xc3\xb6\xc3\x9f\x9f");
+    return std::make_unique<Summer>(task);
+  }});
+  Population population(options);
+  EXPECT_TRUE(population.run(pool).is_finished);
+  EXPECT_NE(population.history()[1].failure.find(" gr\xc3\xb6\xc3\x9f"), std::string::npos);
+  EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), population.history());
 }
 
 TEST(Population, TakesAMemberForFailedWhoseScoresAreNoNumbers) {
@@ -449,6 +573,115 @@ TEST(AsynchronousPopulation, TrainsAllMembersForAllGenerations) {
     EXPECT_TRUE(is_finished);
     EXPECT_EQ(generations.back(), 7);
   }
+}
+
+TEST(AsynchronousPopulation, GoesOnFromWhatItHasKept) {
+  const ScratchFolder folder;
+  PopulationOptions options =
+      options_for({.population_size = 6, .generations = 8, .pace = strategy::Pace::asynchronous, .idle = 0});
+  options.folder = folder.path();
+  options.keep_last = 1;
+  MemberThreads pool(on_threads(3));
+  Population population(options);
+  const PopulationResult result = population.run(pool);
+  EXPECT_TRUE(result.is_finished);
+  for (const MemberRecord& record : population.history()) EXPECT_TRUE(record.score) << record.failure;
+  double sum = 0;
+  for (const MemberRecord& record : population.lineage_of(*result.best))
+    sum += number_in(record.hyper_parameters, "rate");
+  EXPECT_NEAR(*result.best->score, sum, 0.3);
+  EXPECT_EQ(population.state_of(*result.best)->weights.at("sum").values<double>()[0], *result.best->score);
+}
+
+// As a run leaves them; the state of each is its number of generations.
+std::vector<MemberRecord> left_behind(const std::filesystem::path& folder, const std::vector<MemberRecord>& records) {
+  MemberStore store(folder / "members", 0);
+  std::vector<MemberRecord> written = records;
+  for (MemberRecord& record : written) {
+    record.hyper_parameters = {{"rate", "0.5"}, {"kind", "3"}};
+    record.score = static_cast<double>(record.generation);
+    if (record.parent) record.copied = {MemberPart::weights, MemberPart::optimizer_state, MemberPart::hyper_parameters};
+    MemberState state;
+    state.weights.add("sum", {}, std::span<const double>(&*record.score, 1));
+    store.put(record.key(), std::move(state));
+  }
+  PopulationLog(folder / "population.jsonl").write(written);
+  return written;
+}
+
+std::vector<MemberKey> keys_of(const std::vector<MemberRecord>& records) {
+  std::vector<MemberKey> keys;
+  for (const MemberRecord& record : records) keys.push_back(record.key());
+  return keys;
+}
+
+// Who has something from a generation that is done again would have it from another one.
+TEST(AsynchronousPopulation, DoesAgainWhatCameFromAMemberThatIsDamaged) {
+  const ScratchFolder folder;
+  const std::vector<MemberRecord> records =
+      left_behind(folder.path(), {{.generation = 1, .member = 0},
+                                  {.generation = 1, .member = 1},
+                                  {.generation = 1, .member = 2},
+                                  {.generation = 2, .member = 0},
+                                  {.generation = 2, .member = 2, .parent = MemberKey{0, 1}},
+                                  {.generation = 2, .member = 1, .parent = MemberKey{0, 2}},
+                                  {.generation = 3, .member = 1},
+                                  {.generation = 3, .member = 2, .parent = MemberKey{1, 3}}});
+  std::ofstream(folder.path() / "members" / "generation-2-member-0.safetensors") << "damage";
+  PopulationOptions options =
+      options_for({.population_size = 3, .generations = 5, .pace = strategy::Pace::asynchronous});
+  options.folder = folder.path();
+  std::vector<std::string> problems;
+  options.on_problem = [&](const std::string& sentence) { problems.push_back(sentence); };
+  Population population(options);
+  population.resume();
+  EXPECT_EQ(keys_of(population.history()), (std::vector<MemberKey>{{0, 1}, {1, 1}, {2, 1}, {2, 2}}));
+  EXPECT_EQ(problems.size(), 1U);
+  MemberThreads pool(on_threads(2));
+  EXPECT_TRUE(population.run(pool).is_finished);
+  std::set<MemberKey> seen;
+  for (const MemberRecord& record : population.history()) {
+    EXPECT_TRUE(!record.parent || seen.contains(*record.parent));
+    EXPECT_TRUE(seen.insert(record.key()).second);
+    // Each line begins with a first generation.
+    EXPECT_EQ(population.lineage_of(record).front().generation, 1);
+  }
+  EXPECT_EQ(seen.size(), 15U);
+}
+
+TEST(AsynchronousPopulation, LeavesOutWhatStandsBeforeItsParent) {
+  const ScratchFolder folder;
+  (void)left_behind(folder.path(), {{.generation = 1, .member = 0},
+                                    {.generation = 1, .member = 1},
+                                    {.generation = 2, .member = 1, .parent = MemberKey{0, 2}},
+                                    {.generation = 2, .member = 0, .parent = MemberKey{1, 2}}});
+  PopulationOptions options =
+      options_for({.population_size = 2, .generations = 2, .pace = strategy::Pace::asynchronous});
+  options.folder = folder.path();
+  Population population(options);
+  population.resume();
+  EXPECT_EQ(keys_of(population.history()), (std::vector<MemberKey>{{0, 1}, {1, 1}}));
+  EXPECT_EQ(population.finished(), 1);
+}
+
+TEST(Population, SaysWhichLineOfItsLogCannotBeRead) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 3, .generations = 3});
+  options.folder = folder.path();
+  MemberThreads pool(on_threads(2));
+  Population once(options);
+  (void)once.run(pool);
+  std::vector<MemberRecord> records = once.history();
+  const PopulationLog log(folder.path() / "population.jsonl");
+  log.write({records.begin(), records.begin() + 4});
+  std::ofstream(log.file(), std::ios::app) << "{\"generation\": 2}\n";
+  log.append({records.begin() + 5, records.end()});
+  std::vector<std::string> problems;
+  EXPECT_EQ(log.read(&problems).size(), 4U);
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_NE(problems[0].find("population.jsonl: line 5 cannot be read, and is left out with what follows"),
+            std::string::npos)
+      << problems[0];
 }
 
 // --- what is refused ---

@@ -4,10 +4,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/base/json.hpp>
@@ -74,6 +77,8 @@ std::vector<Json> many_strategies() {
       {{"exploit", {{"method", "None"}}}},
       {{"copy", {"weights"}}, {"generation", {{"steps", 7}}}},
       {{"copy", {"hyper_parameters"}}},
+      {{"copy", {"weights", "optimizer_state"}}},
+      {{"copy", {"weights", "hyper_parameters"}}},
       {{"inner", data_parallel(2)}, {"generation", {{"epochs", 2}}}}};
 }
 
@@ -84,7 +89,7 @@ TEST(PopulationTrain, TheSameOnAnyNumberOfThreads) {
     std::vector<ParameterSet> best;
     for (const int threads : {1, 2, 5}) {
       Json run = population_run(scratch / std::to_string(threads), strategy);
-      run["graph"]["strategy"]["threads"] = threads;
+      run["graph"]["strategy"]["threads"] = threads * (strategy.contains("inner") ? 2 : 1);
       const Trained trained = train_small(read_small(run));
       EXPECT_EQ(trained.result.step, 4);
       logs.push_back(text_of(scratch / std::to_string(threads) / "population.jsonl"));
@@ -152,23 +157,28 @@ TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
   EXPECT_TRUE(weights_in(last.result.last_checkpoint) == weights_in(once.result.last_checkpoint));
 }
 
-// A run that is killed when a generation is in the log, and before anything was made of it.
+// A run that is killed when a generation is in the log, and before anything was made of it; or when the weights of the
+// best are written, and its schedule is not.
 TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
   struct Killer final : Observer {
-    explicit Killer(std::int64_t its) : generation(its) {}
+    Killer(std::int64_t its, bool with_checkpoint) : generation(its), has_checkpoint(with_checkpoint) {}
     void on(const Event& event) override {
       const auto* ended = std::get_if<event::GenerationEnded>(&event);
-      if (ended != nullptr && ended->generation == generation) throw Error("killed");
+      if (ended != nullptr) is_there = ended->generation == generation;
+      if (is_there && (!has_checkpoint || std::holds_alternative<event::CheckpointWritten>(event)))
+        throw Error("killed");
     }
     std::int64_t generation;
+    bool has_checkpoint;
+    bool is_there = false;
   };
   const ScratchFolder scratch;
   (void)train_small(read_small(population_run(scratch / "once")));
-  for (const std::int64_t generation : {1, 4}) {
-    const std::filesystem::path output = scratch / std::to_string(generation);
+  for (const auto& [generation, with_checkpoint] : {std::pair(1, false), std::pair(1, true), std::pair(4, false)}) {
+    const std::filesystem::path output = scratch / fmt::format("{}{}", generation, with_checkpoint);
     const auto run = read_small(population_run(output));
     Events events;
-    events.add(std::make_shared<Killer>(generation));
+    events.add(std::make_shared<Killer>(generation, with_checkpoint));
     EXPECT_THROW((void)train(run, events), Error);
     const Trained trained = train_small(run, {.resume = true});
     EXPECT_EQ(trained.result.step, 4);
@@ -180,9 +190,113 @@ TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
     Json replay = Json::parse(text_of(output / "best_run.json"));
     replay["output"] = (scratch / "once" / "best_run").string();
     EXPECT_EQ(replay, Json::parse(text_of(scratch / "once" / "best_run.json")));
+    // The rows to test with are for the end, once.
+    EXPECT_EQ(trained.told->of<event::EvaluationEnded>().size(), 1U);
+    EXPECT_EQ(trained.told->of<event::EvaluationEnded>()[0].step, 4);
     // And once there, it stays.
-    EXPECT_TRUE(train_small(run, {.resume = true}).result.last_checkpoint.empty());
+    const Trained again = train_small(run, {.resume = true});
+    EXPECT_TRUE(again.result.last_checkpoint.empty());
+    EXPECT_TRUE(again.told->of<event::EvaluationEnded>().empty());
   }
+}
+
+TEST(PopulationTrain, GoesOnCountingItsSeconds) {
+  const ScratchFolder scratch;
+  // The best is an early one.
+  Json run = population_run(scratch / "run", {{"exploit", {{"method", "None"}}}, {"generations", 6}});
+  run["search"] = Json::parse(R"({"optimizer.lr": {"float": [3, 4]}})");
+  run["train"] = {{"best_by", "loss"}, {"clip_norm", 1}};
+  const Trained first = train_small(read_small(run));
+  ASSERT_LT(first.result.best.step, 6);
+  run["graph"]["strategy"]["generations"] = 8;
+  const Trained second = train_small(read_small(run), {.resume = true});
+  double before = first.told->of<event::GenerationEnded>().back().seconds;
+  EXPECT_GE(second.told->of<event::RunStarted>().at(0).first_seconds, before);
+  for (const auto& generation : second.told->of<event::GenerationEnded>()) {
+    EXPECT_GT(generation.seconds, before);
+    before = generation.seconds;
+  }
+  EXPECT_EQ(second.told->of<event::EvaluationEnded>().at(0).step, 8);
+}
+
+// A file of weights that any of them can begin with.
+std::filesystem::path first_weights(const std::filesystem::path& scratch) {
+  Json run = small_run(scratch / "before");
+  run["seed"] = 99;
+  return train_small(read_small(run)).result.last_checkpoint;
+}
+
+TEST(PopulationTrain, BeginsWithWeightsAndSaysThatItsScheduleDoes) {
+  const ScratchFolder scratch;
+  const std::filesystem::path from = first_weights(scratch.path());
+  const Json run = population_run(scratch / "run", {{"generations", 2}});
+  const Trained trained = train_small(read_small(run), {.from = from});
+  const auto says = [](const Trained& its, const std::string& what) {
+    return std::ranges::any_of(its.told->of<event::Warned>(),
+                               [&](const event::Warned& one) { return one.sentence.find(what) != std::string::npos; });
+  };
+  const std::string how = "to train best_run.json again, begin with the same weights: --from " + from.string();
+  EXPECT_TRUE(says(trained, how));
+  Json more = run;
+  more["graph"]["strategy"]["generations"] = 4;
+  const Trained resumed = train_small(read_small(more), {.resume = true});
+  EXPECT_TRUE(says(resumed, how));
+  EXPECT_THAT(text_of(scratch / "run" / "best_run.json"), HasSubstr("--from " + from.string()));
+  Registry registry;
+  add_points(registry);
+  const auto replay = read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry);
+  EXPECT_EQ(last_score(*train_small(replay, {.from = from}).told, "validation", "accuracy"),
+            *resumed.result.best.value);
+  // Who has begun has weights, and takes no others.
+  more["graph"]["strategy"]["generations"] = 5;
+  const Trained third = train_small(read_small(more), {.resume = true, .from = from});
+  EXPECT_TRUE(says(third, from.string() + " is not used: the population goes on"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run.1"));
+  EXPECT_EQ(third.result.step, 5);
+}
+
+TEST(PopulationTrain, RefusesWhatNoMemberCanBeBeforeItBegins) {
+  const ScratchFolder scratch;
+  const Json good = population_run(scratch / "run", {{"generations", 1}});
+  (void)train_small(read_small(good));
+  const std::string log = text_of(scratch / "run" / "population.jsonl");
+  const auto why = [&](const std::function<void(Json&)>& change, const TrainedOptions& options = {}) {
+    Json run = good;
+    change(run);
+    return usage_error([&] { (void)train_small(read_small(run), options); });
+  };
+  Json other = small_run(scratch / "other");
+  other["graph"]["nodes"][0]["units"] = 7;
+  const std::filesystem::path from = train_small(read_small(other)).result.last_checkpoint;
+  EXPECT_THAT(why([](Json&) {}, {.from = from}), HasSubstr("has not the weights of this graph"));
+  EXPECT_THAT(why([](Json& run) {
+                run["data"].update({{"drop_last", false}, {"batch_size", 50}});  // of 51 rows
+                run["search"].erase("data.batch_size");
+              }),
+              HasSubstr("the last batch of an epoch has 1 row"));
+  EXPECT_THAT(why([](Json& run) {
+                run["data"]["batch_size"] = 52;
+                run["search"].erase("data.batch_size");
+              }),
+              HasSubstr("52"));
+  EXPECT_THAT(why([](Json& run) {
+                run["graph"]["strategy"]["exploit"] = {{"method", "WelchTTest"}};
+                run["data"]["split"]["validation"] = 0.02;
+              }),
+              HasSubstr("there is one row for validation"));
+  EXPECT_THAT(why([](Json& run) {
+                run["graph"]["strategy"].update({{"threads", 1}, {"inner", data_parallel(2)}});
+              }),
+              HasSubstr("threads: expected at least the 2 of a member for each of 1 process, found 1"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run.1"));
+  EXPECT_EQ(text_of(scratch / "run" / "population.jsonl"), log);
+  // Those that can be are enough.
+  Json some = good;
+  some["data"]["drop_last"] = false;
+  some["search"]["data.batch_size"] = Json::parse(R"({"categorical": [50, 9]})");
+  some["graph"]["strategy"]["population_size"] = 8;
+  some["output"] = (scratch / "some").string();
+  EXPECT_EQ(train_small(read_small(some)).result.step, 1);
 }
 
 TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
@@ -205,7 +319,8 @@ TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
                 its["graph"]["strategy"]["generation"] = {{"epochs", 2}};
               }),
               HasSubstr("graph.strategy.generation: the population was trained with"));
-  EXPECT_THAT(why([](Json& its) { its["graph"]["strategy"]["population_size"] = 6; }), HasSubstr("by 6 members"));
+  EXPECT_THAT(why([](Json& its) { its["graph"]["strategy"]["population_size"] = 6; }),
+              HasSubstr("graph.strategy.population_size: the population was trained with 5, and this is 6"));
   EXPECT_THAT(why([](Json& its) {
                 its["graph"]["strategy"] = {{"type", "Local"}};
                 its.erase("search");
@@ -228,11 +343,137 @@ TEST(PopulationTrain, BeginsAnewInAFolderThatHasALogAlone) {
   const ScratchFolder scratch;
   for (const bool resume : {false, true}) {
     std::filesystem::create_directories(scratch / "run");
-    std::ofstream(scratch / "run" / "population.jsonl") << "\n";
+    std::ofstream(scratch / "run" / "population.jsonl") << R"({"generation": 1, "mem)";
+    std::filesystem::create_directories(scratch / "run" / "members");
+    std::ofstream(scratch / "run" / "members" / "generation-1-member-7.safetensors") << "left over";
     const Trained trained =
         train_small(read_small(population_run(scratch / "run", {{"generations", 1}})), {.resume = resume});
     EXPECT_EQ(trained.result.step, 1);
+    EXPECT_FALSE(std::filesystem::exists(scratch / "run" / "members" / "generation-1-member-7.safetensors"));
+    EXPECT_FALSE(std::filesystem::exists(scratch / "run.1"));
     std::filesystem::remove_all(scratch / "run");
+  }
+}
+
+TEST(PopulationTrain, LeavesAScheduleThatCanBeReadHoweverLongItWasMeantToBe) {
+  const ScratchFolder scratch;
+  for (const Json& length : {Json{{"generations", 2'000'000'000}},
+                             Json{{"generations", 1'000'000}, {"generation", {{"steps", 2'000'000}}}}}) {
+    Json run = population_run(scratch / "run", length);
+    run["schedule"] = "cosine";
+    Registry registry;
+    add_points(registry);
+    RunPhase phase{.steps = 5};
+    const std::int64_t each = length.contains("generation") ? 2'000'000 : 1;
+    phase.of = length["generations"].get<std::int64_t>() * each;
+    phase.after = *phase.of - each;
+    if (each == 1) phase = {.epochs = 1, .after = phase.after, .of = phase.of};
+    const std::string text = to_json(std::vector{phase}).dump();
+    EXPECT_EQ(to_json(phases_from_json(JsonDocument::parse(text).root())).dump(), text);
+  }
+  const Json run = population_run(scratch / "run", {{"generations", 2'000'000'000}});
+  const Trained trained = train_small(read_small(run), {.interrupt_at = 40});
+  EXPECT_EQ(trained.result.reason, event::RunEnded::Reason::interrupted);
+  ASSERT_TRUE(trained.result.best.value);
+  Registry registry;
+  add_points(registry);
+  const auto replay = read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry);
+  EXPECT_EQ(last_score(*train_small(replay).told, "validation", "accuracy"), *trained.result.best.value);
+}
+
+TEST(PopulationTrain, SaysThatMembersAreNotTraced) {
+  const ScratchFolder scratch;
+  const Trained trained =
+      train_small(read_small(population_run(scratch / "run", {{"generations", 1}})), {.trace = true});
+  ASSERT_EQ(trained.told->of<event::Warned>().size(), 1U);
+  EXPECT_THAT(trained.told->of<event::Warned>()[0].sentence, HasSubstr("--trace"));
+}
+
+TEST(PopulationTrain, ComparesByALossThatIsBetterWhenItIsLower) {
+  const ScratchFolder scratch;
+  for (const Json& exploit : {Json{{"method", "WelchTTest"}, {"significance", 0.5}, {"scores", 4}},
+                              Json{{"method", "Truncation"}, {"fraction", 0.4}}}) {
+    Json run = population_run(scratch / exploit["method"].get<std::string>(), {{"exploit", exploit}});
+    run["train"]["best_by"] = "loss";
+    const Trained trained = train_small(read_small(run));
+    std::map<MemberKey, MemberRecord> all;
+    std::int64_t took_over = 0;
+    for (const MemberRecord& record : records_in(run["output"].get<std::string>())) {
+      EXPECT_GE(*record.score, *trained.result.best.value);
+      all.emplace(record.key(), record);
+      if (!record.parent) continue;
+      ++took_over;
+      EXPECT_LT(*all.at(*record.parent).score, *all.at({record.member, record.generation - 1}).score);
+    }
+    EXPECT_GT(took_over, 0);
+  }
+}
+
+// What leads to the best goes through all that members may do.
+TEST(PopulationTrain, ReplaysLinesWithAllThatHappens) {
+  Json failing;
+  failing["search"] = Json::parse(R"({"optimizer.lr": {"float": [1e-3, 1e6], "scale": "log"}})");
+  failing["metrics"] = Json::array();
+  Json accumulating;
+  accumulating["search"] = Json::parse(R"({"train.accumulate": {"int": [1, 4]}, "data.batch_size": {"int": [4, 10]}})");
+  Json optimizers;
+  optimizers["search"] = Json::parse(R"({"optimizer.name": {"categorical": ["sgd", "adam", "rmsprop"]},
+      "optimizer.lr": {"float": [0.001, 0.1], "scale": "log"},
+      "optimizer.momentum": {"conditional": {"float": [0, 0.9]}, "when": {"optimizer.name": ["sgd", "rmsprop"]}}})");
+  for (const Json& change : {failing, accumulating, optimizers}) {
+    for (const Json& copy : {Json{"weights"}, Json{"weights", "hyper_parameters"},
+                             Json{"weights", "optimizer_state", "hyper_parameters"}}) {
+      const ScratchFolder scratch;
+      Json run = population_run(scratch / "run", {{"population_size", 6}, {"generations", 5}, {"copy", copy}});
+      run.update(change);
+      const Trained trained = train_small(read_small(run));
+      Registry registry;
+      add_points(registry);
+      const Trained again =
+          train_small(read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry));
+      EXPECT_TRUE(weights_in(again.result.last_checkpoint) == weights_in(trained.result.last_checkpoint))
+          << change << copy;
+    }
+  }
+}
+
+// At a pace of their own others may have taken over from what is damaged later.
+TEST(PopulationTrain, ReplaysWhatWasDoneAgainAfterDamage) {
+  for (const std::int64_t member : {0, 1, 2}) {
+    const ScratchFolder scratch;
+    Json run = population_run(scratch / "run", {{"pace", "asynchronous"}, {"generations", 3}, {"threads", 1}});
+    run["checkpoints"] = {{"keep_last", 9}};
+    (void)train_small(read_small(run));
+    std::ofstream(scratch / "run" / "members" / fmt::format("generation-3-member-{}.safetensors", member)) << "damage";
+    std::ofstream(scratch / "run" / "members" / fmt::format("generation-2-member-{}.safetensors", member)) << "damage";
+    run["graph"]["strategy"]["generations"] = 5;
+    const Trained trained = train_small(read_small(run), {.resume = true});
+    EXPECT_EQ(trained.result.step, 5);
+    Registry registry;
+    add_points(registry);
+    const Trained again =
+        train_small(read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry));
+    EXPECT_EQ(last_score(*again.told, "validation", "accuracy"), *trained.result.best.value);
+    EXPECT_TRUE(weights_in(again.result.last_checkpoint) ==
+                weights_in(scratch / "run" / "checkpoints" / "best.safetensors"));
+  }
+}
+
+// A value may need one of another dimension, which is searched, too.
+TEST(PopulationTrain, SearchesValuesThatNeedEachOther) {
+  const ScratchFolder scratch;
+  Json schedules = population_run(scratch / "schedules", {{"generations", 2}});
+  schedules["schedule"] = {{"name", "cosine"}};
+  schedules["search"] = Json::parse(R"({"schedule.name": {"categorical": ["cosine", "step"]},
+      "schedule.every": {"conditional": {"int": [1, 5]}, "when": {"schedule.name": "step"}}})");
+  Json nesterov = population_run(scratch / "nesterov", {{"generations", 2}});
+  nesterov["optimizer"] = {{"name", "sgd"}, {"lr", 0.1}};
+  nesterov["search"] = Json::parse(R"({"optimizer.nesterov": {"categorical": [true, false]},
+      "optimizer.momentum": {"float": [0.5, 0.99]}})");
+  for (const Json& run : {schedules, nesterov}) {
+    (void)train_small(read_small(run));
+    for (const MemberRecord& record : records_in(run["output"].get<std::string>()))
+      EXPECT_TRUE(record.score) << record.failure;
   }
 }
 
@@ -303,6 +544,35 @@ TEST(PopulationTrain, SearchesNetworksOfAnyShapeWhereNobodyTakesOver) {
   run["graph"]["strategy"]["exploit"] = {{"method", "Truncation"}, {"fraction", 0.2}};
   EXPECT_THAT(usage_error([&] { (void)read_small(run); }),
               HasSubstr("search.graph.hidden.units: it changes the shape of weights"));
+  // Buffers are weights, too.
+  run["search"] = Json::parse(R"({"graph.body.norm.op": {"categorical": ["batch_norm", "layer_norm"]}})");
+  EXPECT_THAT(usage_error([&] { (void)read_small(run); }),
+              HasSubstr("search.graph.body.norm.op: it changes the shape of weights, or which there are"));
+  run["graph"]["strategy"]["exploit"] = {{"method", "None"}};
+  EXPECT_EQ(train_small(read_small(run)).result.step, 2);
+}
+
+TEST(PopulationTrain, TakesOverTheShapeWhereAMemberHasFailed) {
+  const ScratchFolder scratch;
+  Json run =
+      population_run(scratch / "run", {{"exploit", {{"method", "None"}}}, {"generations", 3}, {"population_size", 8}});
+  run["search"] = Json::parse(R"({"graph.hidden.units": {"int": [2, 40]},
+      "optimizer.lr": {"float": [1e-3, 1e6], "scale": "log"}})");
+  run["metrics"] = Json::array();
+  (void)train_small(read_small(run));
+  std::map<MemberKey, MemberRecord> all;
+  std::int64_t failed = 0;
+  for (const MemberRecord& record : records_in(scratch / "run")) {
+    all.emplace(record.key(), record);
+    if (record.generation == 1) continue;
+    const MemberRecord& before = all.at({record.member, record.generation - 1});
+    EXPECT_EQ(record.parent.has_value(), !before.score);
+    if (!record.parent) continue;
+    ++failed;
+    EXPECT_EQ(record.hyper_parameters, all.at(*record.parent).hyper_parameters);
+    EXPECT_TRUE(record.score) << record.failure;
+  }
+  EXPECT_GT(failed, 0);
 }
 
 TEST(PopulationTrain, GoesOnWithoutMembersThatGoAstray) {
@@ -359,6 +629,15 @@ TEST(PopulationTrain, RefusesByName) {
   EXPECT_THAT(searched("phases", R"({"categorical": [1, 2]})"), HasSubstr("this cannot be searched"));
   EXPECT_THAT(searched("seed", R"({"int": [0, 9]})"), HasSubstr("each member has one of its own"));
   EXPECT_THAT(searched("graph.strategy.generations", R"({"int": [1, 9]})"), HasSubstr("this cannot be searched"));
+  EXPECT_THAT(searched("graph", R"({"categorical": [{"nodes": []}, {}]})"),
+              HasSubstr("this cannot be searched, since graph.strategy is a part of it"));
+  EXPECT_THAT(searched("graph.body.strategy", R"({"categorical": [{"type": "Local"}, {"type": "Federated"}]})"),
+              HasSubstr("search.graph.body.strategy: this cannot be searched: it changes the strategy of a subgraph"));
+  EXPECT_THAT(why([](Json& run) {
+                run["search"] = Json::parse(R"({"graph.body.drop.p": {"float": [0, 0.5]},
+                    "graph.nodes[1].nodes[2].p": {"float": [0, 0.5]}})");
+              }),
+              HasSubstr("search.graph.body.drop.p: it is another name for graph.nodes[1].nodes[2].p"));
   EXPECT_THAT(searched("data.split.validation", numbers), HasSubstr("members are compared by the same rows"));
   EXPECT_THAT(searched("train.epochs", R"({"int": [1, 9]})"), HasSubstr("this cannot be searched"));
   EXPECT_THAT(why([](Json& run) { run.erase("search"); }), HasSubstr("there is nothing to search"));
@@ -445,7 +724,11 @@ TEST(PhasedTrain, RefusesByName) {
   EXPECT_THAT(why(R"([{"steps": 1}, {"steps": 1, "set": {"optimizer.lrr": 1}}])"), HasSubstr("lrr"));
   EXPECT_THAT(why(R"([{"steps": 1}, {"steps": 1, "set": {"graph.hidden.units": 3}}])"),
               HasSubstr("phases[1]: it changes the shape of weights"));
-  for (const char* path : {"data.source", "data.rows", "seed", "graph.strategy", "train.deadline", "output"}) {
+  EXPECT_THAT(why(R"([{"steps": 1, "set": {"graph.body.norm.op": "layer_norm"}}])"),
+              HasSubstr("phases[0]: it changes the shape of weights"));
+  EXPECT_THAT(why(R"([{"steps": 1, "set": {"graph.body.strategy": {"type": "Local"}}}])"),
+              HasSubstr("phases[0]: it changes the strategy of a subgraph"));
+  for (const char* path : {"data.source", "data.rows", "seed", "graph", "graph.strategy", "train.deadline", "output"}) {
     const std::string phases = R"([{"steps": 1, "set": {")" + std::string(path) + R"(": 3}}])";
     EXPECT_THAT(why(phases.c_str()), HasSubstr("a phase cannot set this: it belongs to the run as a whole")) << path;
   }

@@ -77,11 +77,17 @@ class Population {
 
   // Of all generations, in the order they were evaluated.
   const std::vector<MemberRecord>& history() const { return history_; }
+  // Of a generation, in the order they were evaluated; the newest are found at once.
+  std::vector<MemberRecord> of_generation(std::int64_t generation) const;
   // How many generations all members have finished.
   std::int64_t finished() const { return finished_; }
   std::optional<MemberRecord> best() const;
   // What a member went on from after a generation; that of the best is always kept.
   std::shared_ptr<const MemberState> state_of(const MemberRecord& record);
+  // How many states of members that do not train are held; with a folder, at most as many as may be idle.
+  std::int64_t in_memory() const { return store_.in_memory(); }
+  // Those of a member in its first generation.
+  HyperParameters first_values(std::int64_t member) const;
   // The generations that made this one what it is, the first to begin with: each trained on what the one before left.
   std::vector<MemberRecord> lineage_of(const MemberRecord& record) const;
 
@@ -104,23 +110,27 @@ class Population {
   // What comes of a reply: its state is stored, and taken out of it.
   MemberRecord settle(MemberReply& reply, const Plan& plan);
   void add(MemberRecord record, const MemberScore& score);
+  // Takes note of a record of the history.
+  void count(std::size_t at);
+  void count_all();
   bool run_in_step(MemberPool& pool);
   bool run_asynchronously(MemberPool& pool);
   void refuse_where_all_failed() const;
-  std::optional<MemberRecord> best_until(std::int64_t generation) const;
+  const MemberRecord* best_until(std::int64_t generation) const;
   void prune();
   void tell_progress(std::int64_t generation, std::int64_t through) const;
   void tell_problem(const std::string& sentence) const;
   std::vector<MemberRecord> whole_generations(const std::vector<MemberRecord>& records);
-  std::vector<MemberRecord> whole_members(const std::vector<MemberRecord>& records);
-  void forget_last_failures(std::vector<MemberRecord>& records) const;
+  std::vector<MemberRecord> whole_members(std::vector<MemberRecord> records);
   bool is_whole(const MemberRecord& record);
 
   PopulationOptions options_;
   MemberStore store_;
   std::optional<PopulationLog> log_;
   std::vector<MemberRecord> history_;
-  std::vector<std::optional<std::size_t>> last_;  // by member: where its newest record is
+  std::vector<std::optional<std::size_t>> last_;         // by member: where its newest record is
+  std::vector<std::optional<std::size_t>> last_scored_;  // and the newest that has not failed
+  std::vector<std::optional<std::size_t>> best_until_;   // by generation: where the best up to it is
   std::int64_t finished_ = 0;
   std::set<MemberKey> damaged_;  // whose files cannot be read any more
 };

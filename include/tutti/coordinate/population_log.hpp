@@ -43,8 +43,9 @@ class PopulationLog {
  public:
   explicit PopulationLog(std::filesystem::path file);
 
-  // Those that are there; what follows a line that is not whole is left out.
-  std::vector<MemberRecord> read() const;
+  // Those that are there; what follows a line that cannot be read is left out, and that is told. A last line that was
+  // not written to its end is nothing to tell of.
+  std::vector<MemberRecord> read(std::vector<std::string>* problems = nullptr) const;
   // Replaces all that is there.
   void write(const std::vector<MemberRecord>& records) const;
   // Once it returns, the lines outlive the process.
