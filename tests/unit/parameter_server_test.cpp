@@ -633,6 +633,16 @@ TEST(ParameterServer, BringsWorkersTogetherThatAnotherConsistencyLetGoFarther) {
   EXPECT_EQ(close.pull(0).version, 22);
 }
 
+TEST(ParameterServer, IsNotTouchedByARoundWhoseSumIsNotFinite) {
+  ParameterServer server(Sgd{.lr = 1e-30}, 2, synchronous());
+  server.set_model_parameters(one_array<float>({1}));
+  server.push(0, one_array<float>({3e38f}));
+  EXPECT_THAT(error_of([&] { server.push(1, one_array<float>({3e38f})); }), HasSubstr("add up to more"));
+  EXPECT_THAT(error_of([&] { (void)server.pull(0); }), HasSubstr("add up to more"));
+  EXPECT_EQ(server.version(), 0);
+  EXPECT_EQ(server.get_model_parameters()[0].values<float>()[0], 1);
+}
+
 TEST(ParameterServer, IsNotTouchedByACheckpointOfSomethingElse) {
   ParameterServer server(Adam{}, 2);
   server.set_model_parameters(doubles({1, 2}));
