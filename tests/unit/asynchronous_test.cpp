@@ -2,15 +2,20 @@
 #include <tutti/train/trainer.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/nn/tensor_set.hpp>
+#include <tutti/strategy/mixing.hpp>
 #include <tutti/train/footprint.hpp>
 
 #include "support/scratch_folder.hpp"
@@ -306,6 +311,73 @@ TEST(Asynchronous, SaysWhereACheckpointIsOfAnotherKindOfRun) {
   document["graph"]["strategy"] = server(2, "asynchronous");
   EXPECT_THAT(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
               HasSubstr("--from begins with its weights"));
+  // Nor the other way round: their momentum would be lost, and rows be taken twice.
+  int number = 0;
+  for (const Json& before : {server(2, "asynchronous"), server(2, "lock_free"), gossip(2, "ring")}) {
+    document["output"] = (scratch / std::to_string(number++)).string();
+    document["graph"]["strategy"] = before;
+    (void)train_small(read_small(document), {.interrupt_at = 3});
+    for (const Json& after : {data_parallel(2), Json({{"type", "Local"}}), server(2, "synchronous"),
+                              Json::parse(R"({"type": "DataParallel", "num_replicas": 2,
+                                              "aggregation": {"method": "Decentralized", "topology": "ring"}})")}) {
+      document["graph"]["strategy"] = after;
+      EXPECT_THAT(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
+                  StartsWith("the checkpoint is of replicas that do not wait for each other, and this is "))
+          << before.dump() << " to " << after.dump();
+    }
+  }
+}
+
+// Nobody learns anything, so that meetings alone change what replicas have: their mean stays, and they come together as
+// fast as the topology promises, if all meet about as often. With the threads that train.
+TEST(Gossip, AgreesAsFastAsItsTopologyPromises) {
+  const ScratchFolder scratch;
+  constexpr int kReplicas = 4;
+  for (const char* topology : {"ring", "complete"}) {
+    SCOPED_TRACE(topology);
+    Json document = run_with(scratch / topology, gossip(kReplicas, topology));
+    document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+    document["train"]["steps"] = 2;
+    const Trained first = train_small(read_small(document));
+    document["train"]["steps"] = 20;
+    const tutti::Run run = read_small(document);
+    Checkpoint checkpoint = read_checkpoint(first.result.last_checkpoint);
+    const auto own_weights = [](ParameterSet& arrays, int replica) {
+      return arrays.find("replica/" + std::to_string(replica) + "/hidden.weight")->values<float>();
+    };
+    RandomStream draws({11});
+    for (int replica = 0; replica < kReplicas; ++replica) {
+      for (float& number : own_weights(checkpoint.arrays, replica)) number = static_cast<float>(draws.normal());
+    }
+    const auto mean_and_spread = [&](ParameterSet& arrays) {
+      std::vector<double> mean(own_weights(arrays, 0).size());
+      for (int replica = 0; replica < kReplicas; ++replica) {
+        for (std::size_t i = 0; i < mean.size(); ++i)
+          mean[i] += static_cast<double>(own_weights(arrays, replica)[i]) / kReplicas;
+      }
+      double squares = 0;
+      for (int replica = 0; replica < kReplicas; ++replica) {
+        for (std::size_t i = 0; i < mean.size(); ++i)
+          squares += std::pow(static_cast<double>(own_weights(arrays, replica)[i]) - mean[i], 2);
+      }
+      return std::pair(mean, squares);
+    };
+    const auto [mean_before, spread_before] = mean_and_spread(checkpoint.arrays);
+    (void)CheckpointFolder(scratch / topology / "checkpoints", run.checkpoints).write(checkpoint);
+    const Trained rest = train_small(run, {.resume = true});
+    ASSERT_EQ(rest.result.step, 20);
+    Checkpoint last = read_checkpoint(rest.result.last_checkpoint);
+    const auto [mean_after, spread_after] = mean_and_spread(last.arrays);
+    for (std::size_t i = 0; i < mean_before.size(); ++i) EXPECT_NEAR(mean_after[i], mean_before[i], 1e-5);
+    // A meeting for each gradient. Who has time takes the next, so that not all are as likely to begin one: half of the
+    // rate is asked for, and what is expected is not what comes each time.
+    const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
+    const MixingMatrix mixing(std::get<strategy::Decentralized>(parallel.aggregation).topology,
+                              {.replicas = kReplicas, .seed = run.seed});
+    const double meetings = static_cast<double>(rest.result.step - checkpoint.state.step) * kReplicas;
+    EXPECT_LT(spread_after, 100 * spread_before * std::pow(mixing.gossip_eigenvalue(), meetings / 2));
+    EXPECT_GT(spread_before, 1);
+  }
 }
 
 }  // namespace
