@@ -378,6 +378,13 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   return std::nullopt;
 }
 
+bool bits_depend_on_timing(const Run& run) {
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
+  if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy))
+    return population->pace == strategy::Pace::asynchronous;
+  return detail::is_asynchronous(strategy) && std::get<strategy::DataParallel>(strategy).num_replicas > 1;
+}
+
 namespace detail {
 namespace {
 
