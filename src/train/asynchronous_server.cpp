@@ -34,9 +34,10 @@ class VersionedModel final : public AsynchronousModel {
             {.consistency = strategy.consistency,
              .max_staleness = strategy.max_staleness,
              .staleness = {.rate_exponent = strategy.rate_exponent, .delay_compensation = strategy.delay_compensation},
-             // Who is gone is told by its thread or its transport.
-             .heartbeat = options.deadline,
-             .deadline = options.deadline}) {
+             // Who is gone is told by its thread or its transport, and who is late by whoever waits for its task; and
+             // all are silent while the run pauses.
+             .heartbeat = kEndless,
+             .deadline = kEndless}) {
     server_.set_model_parameters(std::move(parameters));
   }
 
@@ -53,6 +54,8 @@ class VersionedModel final : public AsynchronousModel {
   void restore(const ParameterSet& arrays) override { server_.restore(arrays); }
 
  private:
+  static constexpr Duration kEndless = Duration::max();
+
   ParameterServer server_;
 };
 
@@ -320,6 +323,7 @@ std::optional<GradientWork> AsynchronousServer::next(int worker) {
     }
     GradientWork work{.parameters = model_->pull(worker)};
     const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
     if (const std::optional<std::int64_t> task = take_task(worker)) {
       work.number = *task;
       return work;
@@ -352,9 +356,13 @@ void AsynchronousServer::leave(int worker) {
 }
 
 void AsynchronousServer::fail(std::exception_ptr why) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = std::move(why);
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(why);
+    changed_.notify_all();
+  }
+  // Nobody waits any more for one that does not come: what they throw now is not what has failed first.
+  for (int worker = 0; worker < options_.workers; ++worker) model_->leave(worker);
 }
 
 // --- the run ---

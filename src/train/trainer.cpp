@@ -462,14 +462,25 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
   return training.result;
 }
 
+// What is no std::exception is a user's, and would end programs that know of these alone.
+TrainResult train_or_tell(const Run& run, const Events& events, const TrainOptions& options) {
+  try {
+    return train_here(run, events, options);
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    throw Error("what was thrown is no std::exception");
+  }
+}
+
 }  // namespace
 }  // namespace detail
 
 TrainResult train(const Run& run, const Events& events, const TrainOptions& options) {
-  if (options.world == nullptr) return detail::train_here(run, events, options);
+  if (options.world == nullptr) return detail::train_or_tell(run, events, options);
   // Who fails alone says so to the others, and to whoever started it; these end, and leave the telling to it.
   try {
-    return detail::train_here(run, events, options);
+    return detail::train_or_tell(run, events, options);
   } catch (const PeerError& error) {
     if (error.kind() == FailureKind::cancelled) throw ToldElsewhere(error.what());
     throw;

@@ -213,20 +213,97 @@ TEST(Asynchronous, TellsHowOldGradientsWere) {
   }
 }
 
+// Others may wait for the one that fails, and do not for as long as train.deadline says.
+std::string failure_at_once(const tutti::Run& run, int processes) {
+  const auto began = std::chrono::steady_clock::now();
+  std::string why = "it should have failed";
+  try {
+    (void)train_small(run, {.processes = processes});
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, run.train.deadline / 4);
+  return why;
+}
+
+const std::vector<Json>& all_consistencies() {
+  static const std::vector<Json> all{server(3, "asynchronous"), server(3, "lock_free"), server(3, "bounded_staleness"),
+                                     server(3, "bounded_staleness", {{"max_staleness", 0}})};
+  return all;
+}
+
 TEST(Asynchronous, EndsForAllWhereAGradientIsNotFinite) {
   const ScratchFolder scratch;
   int number = 0;
-  for (const char* consistency : {"asynchronous", "lock_free"}) {
+  for (const Json& strategy : all_consistencies()) {
     for (const int processes : {1, 2}) {
-      Json document = run_with(scratch / std::to_string(number++), server(2, consistency));
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      Json document = run_with(scratch / std::to_string(number++), strategy);
       document["optimizer"] = {{"name", "sgd"}, {"lr", 1e30}};
-      try {
-        (void)train_small(read_small(document), {.processes = processes});
-        ADD_FAILURE() << "it should not be finite";
-      } catch (const Error& error) {
-        EXPECT_THAT(error.what(), StartsWith("step "));
-        EXPECT_THAT(error.what(), HasSubstr("infinite or not a number"));
-      }
+      const std::string why = failure_at_once(read_small(document), processes);
+      EXPECT_THAT(why, StartsWith("step "));
+      EXPECT_THAT(why, HasSubstr("infinite or not a number"));
+    }
+  }
+}
+
+// Whatever it throws, and whichever process it is on.
+TEST(Asynchronous, EndsForAllWhereOneThrows) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const Json& strategy : all_consistencies()) {
+    for (const int processes : {1, 2, 3}) {
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      std::atomic<int> calls = 0;
+      Registry registry;
+      registry.operators.add({.name = "trips", .resolve = [&](const Options&, std::span<const ValueSpec> inputs) {
+                                return Operator{.output = inputs[0], .compute = [&](const OperatorCall& call) {
+                                                  if (++calls == 5) throw 7;
+                                                  return 1 * call.inputs[0];
+                                                }};
+                              }});
+      Json document = run_with(scratch / std::to_string(number++), strategy);
+      document["graph"]["nodes"][2]["inputs"] = {"trip"};
+      document["graph"]["nodes"].insert(document["graph"]["nodes"].begin() + 2,
+                                        Json{{"id", "trip"}, {"op", "trips"}, {"inputs", {"body"}}});
+      const std::string why = failure_at_once(read_small(document, registry), processes);
+      EXPECT_THAT(why, StartsWith("step "));
+      EXPECT_THAT(why, HasSubstr("what was thrown is no std::exception"));
+    }
+  }
+}
+
+// That is for steps: who waits for an evaluation is not late.
+TEST(Asynchronous, TakesMoreTimeForAnEvaluationThanForAStep) {
+  const ScratchFolder scratch;
+  struct Slow final : Dataset {
+    std::int64_t size() const override { return 30; }
+    DataRows rows(std::span<const std::int64_t> numbers) const override {
+      if (numbers.size() > 1 && numbers[0] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      const auto count = static_cast<std::int64_t>(numbers.size());
+      return {.inputs = {torch::ones({count, 4})}, .target = torch::zeros({count}, torch::kInt64)};
+    }
+  };
+  Registry registry;
+  registry.data_sources.add(
+      {.name = "slow", .resolve = [](const Options&) {
+         const auto train =
+             std::make_shared<TensorDataset>(std::vector{torch::ones({60, 4})}, torch::zeros({60}, torch::kInt64));
+         return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
+                                           .target = {.shape = {}, .type = ValueType::int64},
+                                           .classes = 3},
+                           .open = [train] { return DataSplits{.train = train, .test = std::make_shared<Slow>()}; }};
+       }});
+  int number = 0;
+  for (const Json& strategy : {server(2, "asynchronous"), server(2, "bounded_staleness", {{"max_staleness", 0}})}) {
+    for (const int processes : {1, 2}) {
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      Json document = run_with(scratch / std::to_string(number++), strategy);
+      document["data"] = {{"source", "slow"}, {"batch_size", 12}};
+      document["train"] = {{"steps", 4}, {"evaluate_every", 2}, {"deadline", 1}};
+      const Trained trained = train_small(read_small(document, registry), {.processes = processes});
+      EXPECT_EQ(trained.result.step, 4);
+      EXPECT_THAT(trained.told->of<event::Warned>(), IsEmpty());
     }
   }
 }
