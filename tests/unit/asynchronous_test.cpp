@@ -357,6 +357,15 @@ TEST(Asynchronous, IsTriedForItsMemory) {
     document["schedule"] = {{"name", "step"}, {"every", 3}, {"factor", 0.5}};
     EXPECT_GT(measure_memory(read_small(document)), 0) << strategy.dump();
   }
+  // Without locks, and where everybody has all parameters, so has everybody an optimizer.
+  const auto optimizer_state = [&](const Json& strategy) {
+    return footprint_of(read_small(run_with(scratch / "run", strategy))).optimizer_state;
+  };
+  const double one = optimizer_state(server(3, "asynchronous"));
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(optimizer_state(server(3, "bounded_staleness")), one);
+  EXPECT_EQ(optimizer_state(server(3, "lock_free")), 3 * one);
+  EXPECT_EQ(optimizer_state(gossip(3, "ring")), 3 * one);
 }
 
 TEST(Gossip, IsForOneProcess) {
