@@ -279,11 +279,15 @@ std::unique_ptr<AsynchronousModel> make_asynchronous_model(ParameterSet paramete
 AsynchronousServer::AsynchronousServer(ParameterSet parameters, const AsynchronousServerOptions& options)
     : options_(options), model_(make_asynchronous_model(std::move(parameters), options)) {}
 
-// With the lock held. What failed elsewhere ends every wait.
+// With the lock held. What failed elsewhere ends every wait. A worker that is late may have got its task a moment ago,
+// or its task may be another's only since it was given up: so twice the deadline.
 void AsynchronousServer::wait(std::unique_lock<std::mutex>& lock, const char* what,
                               const std::function<bool()>& until) {
-  if (!changed_.wait_for(lock, options_.deadline, [&] { return failure_ || until(); }))
-    throw Error(fmt::format("{} within {}", what, to_string(options_.deadline)));
+  const Deadline deadline = Deadline::after(2 * options_.deadline);
+  while (!failure_ && !until()) {
+    if (deadline.passed()) throw Error(fmt::format("{} within {}", what, to_string(2 * options_.deadline)));
+    changed_.wait_for(lock, std::min<Duration>(deadline.remaining(), std::chrono::hours(1)));
+  }
   if (failure_) std::rethrow_exception(failure_);
 }
 

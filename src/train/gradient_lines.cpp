@@ -268,12 +268,10 @@ RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
         send_ask(transport, options.first + worker, failed, Deadline::after(options.deadline));
         throw ToldElsewhere(failed.failure);
       }
-      // Nobody listens to it any more.
+      // Nobody listens to it any more, and rank 0 says so.
       if (waited_for.passed())
-        throw PeerError({FailureKind::late,
-                         {world.rank()},
-                         fmt::format("replica {} took longer than {} for a step, and the others go on without it",
-                                     options.first + worker, to_string(options.deadline))});
+        throw ToldElsewhere(fmt::format("replica {} took longer than {} for a step, and the others go on without it",
+                                        options.first + worker, to_string(options.deadline)));
     }
   };
   std::vector<std::thread> threads;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <string>
@@ -213,6 +214,21 @@ TEST(Asynchronous, TellsHowOldGradientsWere) {
   }
 }
 
+// A run with an operator in it that does something, and else nothing, whenever a replica computes.
+tutti::Run read_with(const std::function<void()>& something, Json document) {
+  Registry registry;
+  registry.operators.add({.name = "something", .resolve = [=](const Options&, std::span<const ValueSpec> inputs) {
+                            return Operator{.output = inputs[0], .compute = [=](const OperatorCall& call) {
+                                              something();
+                                              return 1 * call.inputs[0];
+                                            }};
+                          }});
+  Json& nodes = document["graph"]["nodes"];
+  nodes[2]["inputs"] = {"between"};
+  nodes.insert(nodes.begin() + 2, Json{{"id", "between"}, {"op", "something"}, {"inputs", {"body"}}});
+  return read_small(document, registry);
+}
+
 // Others may wait for the one that fails, and do not for as long as train.deadline says.
 std::string failure_at_once(const tutti::Run& run, int processes) {
   const auto began = std::chrono::steady_clock::now();
@@ -255,22 +271,50 @@ TEST(Asynchronous, EndsForAllWhereOneThrows) {
     for (const int processes : {1, 2, 3}) {
       SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
       std::atomic<int> calls = 0;
-      Registry registry;
-      registry.operators.add({.name = "trips", .resolve = [&](const Options&, std::span<const ValueSpec> inputs) {
-                                return Operator{.output = inputs[0], .compute = [&](const OperatorCall& call) {
-                                                  if (++calls == 5) throw 7;
-                                                  return 1 * call.inputs[0];
-                                                }};
-                              }});
-      Json document = run_with(scratch / std::to_string(number++), strategy);
-      document["graph"]["nodes"][2]["inputs"] = {"trip"};
-      document["graph"]["nodes"].insert(document["graph"]["nodes"].begin() + 2,
-                                        Json{{"id", "trip"}, {"op", "trips"}, {"inputs", {"body"}}});
-      const std::string why = failure_at_once(read_small(document, registry), processes);
-      EXPECT_THAT(why, StartsWith("step "));
+      const auto trips = [&calls] {
+        if (++calls == 5) throw 7;
+      };
+      const tutti::Run run = read_with(trips, run_with(scratch / std::to_string(number++), strategy));
+      const std::string why = failure_at_once(run, processes);
       EXPECT_THAT(why, HasSubstr("what was thrown is no std::exception"));
     }
   }
+}
+
+// One of another process is given up, and what it was at is another's.
+TEST(Asynchronous, GoesOnWithoutAReplicaThatTakesTooLong) {
+  const ScratchFolder scratch;
+  static thread_local bool is_elsewhere = false;
+  std::atomic<int> calls = 0;
+  const auto naps = [&calls] {
+    if (is_elsewhere && ++calls == 3) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  };
+  Json document = run_with(scratch / "run", server(2, "bounded_staleness", {{"max_staleness", 0}}));
+  document["train"] = {{"steps", 14}, {"deadline", 1}};
+  const tutti::Run run = read_with(naps, document);
+  const auto told = std::make_shared<Told>();
+  std::int64_t steps = 0;
+  std::string given_up;
+  run_ranks(2, [&](Communicator& world) {
+    const bool is_first = world.rank() == Rank{0};
+    Events events;
+    if (is_first) events.add(told);
+    const auto note_place = [is_first] {  // before each task, on the thread that does it
+      is_elsewhere = !is_first;
+      return false;
+    };
+    try {
+      const TrainResult result = train(run, events, {.world = &world, .is_interrupted = note_place});
+      if (is_first) steps = result.step;
+    } catch (const ToldElsewhere& error) {
+      given_up = error.what();
+    }
+  });
+  EXPECT_EQ(steps, 14);
+  EXPECT_EQ(given_up, "replica 1 took longer than 1 s for a step, and the others go on without it");
+  ASSERT_EQ(told->of<event::Warned>().size(), 1u);
+  EXPECT_EQ(told->of<event::Warned>()[0].sentence,
+            "replica 1, of process 1, was not heard of for 1 s; the others go on");
 }
 
 // That is for steps: who waits for an evaluation is not late.
@@ -415,7 +459,7 @@ TEST(Asynchronous, SaysWhereACheckpointIsOfAnotherKindOfRun) {
 }
 
 // Nobody learns anything, so that meetings alone change what replicas have: their mean stays, and they come together as
-// fast as the topology promises, if all meet about as often. With the threads that train.
+// fast as the topology promises, if all meet about as often: they take their time. With the threads that train.
 TEST(Gossip, AgreesAsFastAsItsTopologyPromises) {
   const ScratchFolder scratch;
   constexpr int kReplicas = 4;
@@ -423,10 +467,11 @@ TEST(Gossip, AgreesAsFastAsItsTopologyPromises) {
     SCOPED_TRACE(topology);
     Json document = run_with(scratch / topology, gossip(kReplicas, topology));
     document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+    const auto takes_time = [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
     document["train"]["steps"] = 2;
-    const Trained first = train_small(read_small(document));
+    const Trained first = train_small(read_with(takes_time, document));
     document["train"]["steps"] = 20;
-    const tutti::Run run = read_small(document);
+    const tutti::Run run = read_with(takes_time, document);
     Checkpoint checkpoint = read_checkpoint(first.result.last_checkpoint);
     const auto own_weights = [](ParameterSet& arrays, int replica) {
       return arrays.find("replica/" + std::to_string(replica) + "/hidden.weight")->values<float>();
@@ -455,8 +500,8 @@ TEST(Gossip, AgreesAsFastAsItsTopologyPromises) {
     Checkpoint last = read_checkpoint(rest.result.last_checkpoint);
     const auto [mean_after, spread_after] = mean_and_spread(last.arrays);
     for (std::size_t i = 0; i < mean_before.size(); ++i) EXPECT_NEAR(mean_after[i], mean_before[i], 1e-5);
-    // A meeting for each gradient. Who has time takes the next, so that not all are as likely to begin one: half of the
-    // rate is asked for, and what is expected is not what comes each time.
+    // A meeting for each gradient. Who has time takes the next, so that not all are quite as likely to begin one: half
+    // of the rate is asked for, and what is expected is not what comes each time.
     const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
     const MixingMatrix mixing(std::get<strategy::Decentralized>(parallel.aggregation).topology,
                               {.replicas = kReplicas, .seed = run.seed});
