@@ -1,6 +1,9 @@
 // Three threads train one small model, each on rows of its own, and nobody waits for anybody: first with a
 // DistributedGradientsCoordinator, which applies gradients as they arrive, then with a ParameterServer, which says how
-// far workers may be apart. No torch: a logistic regression of two features, written out.
+// far workers may be apart, and last with a DistributedModelParametersCoordinator, which merges the whole models that
+// children have made of it by themselves. No torch: a logistic regression of two features, written out.
+//
+// Reaches 98 % of 5,000 new rows each time, or more: what is asynchronous differs from run to run.
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -13,6 +16,7 @@
 
 #include <tutti/base/random.hpp>
 #include <tutti/coordinate/distributed_gradients_coordinator.hpp>
+#include <tutti/coordinate/distributed_model_parameters_coordinator.hpp>
 #include <tutti/coordinate/parameter_server.hpp>
 
 namespace {
@@ -116,6 +120,33 @@ double with_a_server(tutti::strategy::Consistency consistency, const char* name)
   return accuracy_of(server.get_model_parameters());
 }
 
+// Each child takes some steps by itself, and sends what has become of the model.
+double with_children() {
+  constexpr int kRounds = 30;
+  constexpr double kRate = 1;
+  tutti::DistributedModelParametersCoordinator coordinator(
+      {.merge_every = kWorkers, .merger = tutti::WeightedAverage{}});
+  coordinator.set_model_parameters(model_of({0, 0}, 0));
+  coordinator.start();
+  run_workers([&](int child, tutti::RandomStream& draws) {
+    for (int round = 0; round < kRounds; ++round) {
+      tutti::ParameterSet mine = *coordinator.snapshot().parameters;
+      for (int step = 0; step < kSteps / kRounds; ++step) {
+        const tutti::ParameterSet gradients = gradients_of(mine, draws);
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          const std::span<double> numbers = mine[i].values<double>();
+          for (std::size_t j = 0; j < numbers.size(); ++j) numbers[j] -= kRate * gradients[i].values<double>()[j];
+        }
+      }
+      coordinator.add_model_parameters(std::move(mine), {.child = child, .weight = kRowsInABatch * kSteps / kRounds});
+    }
+  });
+  coordinator.stop();
+  std::printf("children: %d models merged into %lld versions, ", kWorkers * kRounds,
+              static_cast<long long>(coordinator.version()));
+  return accuracy_of(coordinator.get_model_parameters());
+}
+
 }  // namespace
 
 int main() {
@@ -129,5 +160,6 @@ int main() {
   tell(with_a_server(Consistency::synchronous, "synchronous"));
   tell(with_a_server(Consistency::bounded_staleness, "bounded staleness"));
   tell(with_a_server(Consistency::asynchronous, "asynchronous"));
+  tell(with_children());
   return learnt ? 0 : 1;
 }

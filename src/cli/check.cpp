@@ -137,6 +137,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
     if (subgraph.strategy && !subgraph.path.empty())
       fmt::print("            {}: {}\n", subgraph.path, to_string(*subgraph.strategy));
   }
+  if (bits_depend_on_timing(run)) fmt::print("bits        depend on who is faster\n");
   const nlohmann::ordered_json search = to_json(run.search);
   for (const auto& [path, range] : search.items())
     fmt::print("{}  {}: {}\n", path == search.begin().key() ? "search    " : "          ", path, range.dump());

@@ -181,7 +181,7 @@ class RunningJob {
         continue;
       }
       member.ended = any_ended = true;
-      if (member.child.problem().empty()) continue;
+      if (member.child.problem().empty() || goes_on_without(i)) continue;
       if (!failed || failed_before(member.child, members_[*failed].child)) failed = i;
     }
     if (failed && !first_failed_ && !interrupted_ && output_.problem().empty()) {
@@ -192,6 +192,8 @@ class RunningJob {
       }
       begin_ending(Step::grace);
     }
+    // The job is what rank 0 has made of it, and somebody may be stopped for ever.
+    if (job_.keep_going && any_running && has_ended_well()) begin_ending(Step::grace);
     if (any_ended && bury_next_.passed()) {
       std::vector<pid_t> ours{guardian_->pid()};
       for (const Member& member : members_) ours.push_back(member.child.pid());
@@ -199,6 +201,21 @@ class RunningJob {
       bury_next_ = Deadline::after(1s);
     }
     return any_running;
+  }
+
+  // Of rank 0.
+  bool has_ended_well() const { return members_[0].ended && members_[0].child.problem().empty(); }
+
+  // Whether others go on without this one, which has failed: they are told now.
+  bool goes_on_without(std::size_t i) {
+    if (!job_.keep_going || i == 0 || first_failed_ || interrupted_) return false;
+    if (!members_[i].child.ended_by_signal() && !has_ended_well()) return false;
+    const Rank rank{static_cast<int>(i)};
+    lost_.push_back(rank);
+    errors_.text() +=
+        fmt::format("tutti launch: {} {} after {:.1f} s{}\n", to_string(rank), members_[i].child.problem(),
+                    seconds_until(Deadline::Clock::now()), has_ended_well() ? "" : "; the others go on");
+    return true;
   }
 
   // Of two that are seen at once: as far as the system says; and one ended by a signal was hardly a consequence of the
@@ -315,8 +332,14 @@ class RunningJob {
     return std::chrono::duration<double>(when - begin_).count();
   }
 
+  bool was_lost(std::size_t i) const { return std::ranges::find(lost_, Rank{static_cast<int>(i)}) != lost_.end(); }
+
+  // But for those that were lost.
   bool all_ended_well() const {
-    return std::ranges::all_of(members_, [](const Member& member) { return member.child.problem().empty(); });
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (!members_[i].child.problem().empty() && !was_lost(i)) return false;
+    }
+    return true;
   }
 
   // Empty where all went well.
@@ -332,6 +355,7 @@ class RunningJob {
     }
     if (!output_.problem().empty() && !interrupted_)
       return fmt::format("standard output could not be written ({}); the ranks were ended", output_.problem());
+    if (!lost_.empty() && all_ended_well()) return fmt::format("the others ended well, without {}", to_string(lost_));
     if (!interrupted_ || all_ended_well()) return "";
     return fmt::format("interrupted by {} after {:.1f} s; all ranks have ended", describe_signal(*interrupted_),
                        seconds_until(when_interrupted_));
@@ -342,7 +366,7 @@ class RunningJob {
     std::vector<Rank> failed;
     std::vector<Rank> ended;
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (i == *first_failed_) continue;
+      if (i == *first_failed_ || was_lost(i)) continue;
       const Rank rank{static_cast<int>(i)};
       if (members_[i].was_ended_by_us) {
         ended.push_back(rank);
@@ -350,15 +374,16 @@ class RunningJob {
         failed.push_back(rank);
       }
     }
-    const std::size_t others = members_.size() - 1;
-    if (others == 0) return "";
+    const std::string before = lost_.empty() ? "" : fmt::format("; {} failed before", to_string(lost_));
+    const std::size_t others = members_.size() - 1 - lost_.size();
+    if (others == 0) return before;
     const auto name = [&](const std::vector<Rank>& ranks) {
       return others > 1 && ranks.size() == others ? "the others" : to_string(ranks);
     };
     std::string text;
     if (!failed.empty()) text += fmt::format("; {} failed after it", name(failed));
     if (!ended.empty()) text += fmt::format("; {} {} ended", name(ended), ended.size() == 1 ? "was" : "were");
-    return text.empty() ? fmt::format("; {} ended well", others == 1 ? "the other" : "the others") : text;
+    return (text.empty() ? fmt::format("; {} ended well", others == 1 ? "the other" : "the others") : text) + before;
   }
 
   int exit_code() const {
@@ -379,6 +404,7 @@ class RunningJob {
   std::optional<std::size_t> first_failed_;
   Deadline::Clock::time_point when_failed_;
   std::vector<Rank> stopped_;  // at that time
+  std::vector<Rank> lost_;     // without whom others go on
   std::optional<int> interrupted_;
   Deadline::Clock::time_point when_interrupted_;
   Step step_ = Step::none;

@@ -35,6 +35,7 @@ struct Request {
   bool no_shared_memory = false;
   std::string heartbeat;
   double grace = 5;
+  bool keep_going = false;
   bool no_prefix = false;
   std::vector<std::string> words;  // what each rank runs
 };
@@ -49,9 +50,11 @@ constexpr std::string_view kMoreHelp =
     "\nSignals are passed on to all ranks; a second SIGINT or SIGTERM kills them. When a rank fails the others have\n"
     "--grace seconds to end by themselves, are asked to end, and after as long again are killed. The exit code is "
     "that\n"
-    "of the first rank that failed, or 128 and the signal that ended it.\n"
+    "of the first rank that failed, or 128 and the signal that ended it. With --keep-going others go on without ranks\n"
+    "that a signal ends, as far as what they run can, until rank 0 ends.\n"
     "\nexamples:\n"
     "  tutti launch --processes 4 -- ./my_program --fast\n"
+    "  tutti launch --processes 4 --keep-going -- train parameter_server.json\n"
     "  tutti launch --processes 2 -- python3 train.py\n";
 
 int parse_whole(std::string_view option, std::string_view text, int least, int most) {
@@ -97,6 +100,7 @@ bool parse_request(Arguments arguments, Request& request) {
   line.option("--heartbeat", request.heartbeat, "seconds after which a silent rank counts as lost");
   const CommandOption grace_option =
       line.option("--grace", grace, "seconds that ranks have to end, before they are made to; 60 for train");
+  line.flag("--keep-going", request.keep_going, "go on without ranks that a signal ends, but for rank 0");
   line.flag("--no-prefix", request.no_prefix, "pass lines on without the rank's number before them");
 
   const auto dashes = std::ranges::find(arguments, "--");
@@ -189,7 +193,8 @@ void run_launch(Arguments arguments) {
   const std::string name = random_name();
   Job job{.ranks = {},
           .grace = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(request.grace)),
-          .prefix = !request.no_prefix};
+          .prefix = !request.no_prefix,
+          .keep_going = request.keep_going};
   for (int rank = 0; rank < request.processes; ++rank) job.ranks.push_back(command_of_rank(request, rank, store, name));
   throw Ended{run_job(job, signals)};
 }

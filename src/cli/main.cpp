@@ -112,6 +112,9 @@ int main(int argc, char** argv) {
     const std::string_view why = error.what();  // of libtorch's, with a trace behind it
     fmt::print(stderr, "tutti: {}\n", why.substr(0, why.find("\nException raised from")));
     code = 1;
+  } catch (...) {  // of a plugin's
+    fmt::print(stderr, "tutti: what was thrown is no std::exception\n");
+    code = 1;
   }
   // A full disk or a closed pipe shows only when the last of it is written.
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == 0) {

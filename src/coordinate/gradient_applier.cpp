@@ -45,6 +45,32 @@ void add_to(ParameterSet& sum, const ParameterSet& set) {
          sum[i].length());
 }
 
+// Whether what multiply() and add_to() would make of them is finite.
+bool adds_up(const ParameterSet& one, double share, const ParameterSet& other, double other_share) {
+  const auto is_good = [&](const NamedArray& a, const NamedArray& b) {
+    return dispatch(a.type(), [&]<typename T>(std::type_identity<T>) {
+      bool is_finite = true;
+      if constexpr (!std::is_integral_v<T>) {
+        const std::span<const T> x = a.values<T>();
+        const std::span<const T> y = b.values<T>();
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const T scaled = multiple(x[i], share);
+          const T added = multiple(y[i], other_share);
+          if constexpr (std::is_floating_point_v<T>)
+            is_finite &= std::isfinite(scaled + added);
+          else
+            is_finite &= std::isfinite(T::from_float(scaled.to_float() + added.to_float()).to_float());
+        }
+      }
+      return is_finite;
+    });
+  };
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    if (!is_good(one[i], other[i])) return false;
+  }
+  return true;
+}
+
 std::int64_t oldest_of(const std::vector<std::int64_t>& versions) {
   std::int64_t oldest = GoodGradients::kNoVersion;
   for (const std::int64_t version : versions) {
@@ -73,6 +99,8 @@ void merge_gradients(GoodGradients& newest, const GoodGradients& added) {
   const auto share = [&](const GoodGradients& its) {
     return count_alike ? 1 : its.weight * (rate > 0 ? its.rate_factor / rate : 1);
   };
+  if (!adds_up(*newest.values, share(newest), *added.values, share(added)))
+    throw Error("gradients that wait already and these add up to more than numbers of their type can be");
   ParameterSet scaled;
   if (share(added) != 1) {
     scaled = *added.values;
@@ -176,6 +204,9 @@ const ParameterSet& GradientApplier::compensated(const ParameterSet& gradients, 
         const std::span<T> result = compensated_[i].values<T>();
         const T factor = static_cast<T>(lambda);
         for (std::size_t j = 0; j < g.size(); ++j) result[j] = g[j] + factor * g[j] * g[j] * (to[j] - from[j]);
+        if (!has_finite_numbers(compensated_[i]))
+          throw Error(fmt::format("\"{}\": the delay compensation makes gradients that are infinite or not a number",
+                                  compensated_[i].name()));
       } else {
         std::ranges::copy(gradients[i].bytes(), compensated_[i].bytes().begin());
       }

@@ -28,7 +28,8 @@ struct GoodGradients {
   static constexpr std::int64_t kNoVersion = -1;  // of nothing in particular
 };
 
-// Both times what they count for: with the larger rate of the two, of which the other ones get their share.
+// Both times what they count for: with the larger rate of the two, of which the other ones get their share. An Error,
+// and nothing is changed, where they add up to what is not finite.
 void merge_gradients(GoodGradients& newest, const GoodGradients& added);
 
 // Any thread may call any of these.
@@ -49,7 +50,7 @@ class GradientApplier {
 
   // A UsageError for gradients that are not of this model, or have numbers that are not finite.
   GoodGradients good(std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin) const;
-  // Returns the version that they made. Where the rule throws, nothing is changed.
+  // Returns the version that they made. Where the rule throws, or a compensation is not finite, nothing is changed.
   std::int64_t apply(const GoodGradients& gradients);
 
   StalenessCounts staleness() const;
@@ -61,6 +62,7 @@ class GradientApplier {
 
  private:
   void take_layout(const ParameterSet& parameters);
+  // An Error where it is not finite.
   const ParameterSet& compensated(const ParameterSet& gradients, const ParameterSet& now, const ParameterSet& base,
                                   double lambda);
 

@@ -6,7 +6,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <fmt/format.h>
+#include <tutti/base/error.hpp>
 #include <tutti/base/parameter_layouts.hpp>
+#include <tutti/coordinate/update_check.hpp>
 #include <tutti/kernels/fold.hpp>
 
 #include "multiples.hpp"
@@ -64,6 +67,9 @@ std::optional<GoodGradients> GradientMean::of(std::vector<GoodGradients> gradien
     dispatch((*sum_)[i].type(), [&]<typename T>(std::type_identity<T>) {
       if constexpr (!std::is_integral_v<T>) fold_shares<T>(gradients, shares, i, (*sum_)[i].template values<T>());
     });
+    if (!has_finite_numbers((*sum_)[i]))
+      throw Error(fmt::format("\"{}\": the gradients of a round add up to more than numbers of their type can be",
+                              (*sum_)[i].name()));
   }
   mean.values = sum_;
   return mean;

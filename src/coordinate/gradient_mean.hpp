@@ -15,7 +15,7 @@ namespace tutti::detail {
 class GradientMean {
  public:
   // At the largest of their rates. Nothing where they weigh nothing together. What is returned holds until the next
-  // call.
+  // call. An Error where their sum is not finite.
   std::optional<GoodGradients> of(std::vector<GoodGradients> gradients);
 
  private:

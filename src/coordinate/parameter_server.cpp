@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -124,8 +125,17 @@ class ParameterServer::Inside {
     const std::lock_guard turn(turns_);
     applier.save(arrays, kPrefix);
     const std::lock_guard lock(mutex_);
+    const auto applied_of = [](const Worker& its) { return its.clock - (its.is_in_round ? 1 : 0); };
     std::vector<std::int64_t> applied;
-    for (const Worker& worker : workers_) applied.push_back(worker.clock - (worker.is_in_round ? 1 : 0));
+    for (const Worker& worker : workers_) applied.push_back(applied_of(worker));
+    // Whoever goes on from it has them all: one that has left comes back as by join(), and is not waited for.
+    std::optional<std::int64_t> slowest;
+    for (const Worker& its : workers_) {
+      if (its.is_there) slowest = std::min(slowest.value_or(applied_of(its)), applied_of(its));
+    }
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      if (slowest && !workers_[i].is_there) applied[i] = *slowest;
+    }
     arrays.add(kPrefix + "clocks", {static_cast<std::int64_t>(applied.size())}, applied);
   }
 
@@ -136,9 +146,17 @@ class ParameterServer::Inside {
       throw UsageError(fmt::format("\"{}clocks\": expected numbers from 0 on", kPrefix));
     const std::lock_guard lock(mutex_);
     applier.restore(arrays, kPrefix);
+    // As far apart as these may be: where another consistency let them go farther, nobody need wait until it is made
+    // up.
+    const std::int64_t slowest = clocks.empty() ? 0 : *std::ranges::min_element(clocks);
+    const auto in_bounds = [&](std::int64_t clock) {
+      const bool is_too_far =
+          options.consistency == Consistency::bounded_staleness && clock - slowest - 1 > options.max_staleness;
+      return is_too_far ? slowest + options.max_staleness + 1 : clock;
+    };
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       Worker& its = workers_[i];
-      its.clock = clocks.size() == workers_.size() ? clocks[i] : 0;
+      its.clock = clocks.size() == workers_.size() ? in_bounds(clocks[i]) : 0;
       its.pending = nullptr;
       its.is_in_round = false;
       its.failure = nullptr;

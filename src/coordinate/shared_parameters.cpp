@@ -66,6 +66,7 @@ void SharedParameters::add(const ParameterSet& deltas, double factor) const {
 }
 
 NamedArray& SharedParameters::at(std::size_t index) const {
+  if (parameters_.size() == 0) throw UsageError(fmt::format("there is no array {}: the set is empty", index));
   if (index >= parameters_.size())
     throw UsageError(fmt::format("there is no array {}: expected 0 to {}", index, parameters_.size() - 1));
   return parameters_[index];

@@ -34,9 +34,10 @@ class VersionedModel final : public AsynchronousModel {
             {.consistency = strategy.consistency,
              .max_staleness = strategy.max_staleness,
              .staleness = {.rate_exponent = strategy.rate_exponent, .delay_compensation = strategy.delay_compensation},
-             // Who is gone is told by its thread or its transport.
-             .heartbeat = options.deadline,
-             .deadline = options.deadline}) {
+             // Who is gone is told by its thread or its transport, and who is late by whoever waits for its task; and
+             // all are silent while the run pauses.
+             .heartbeat = kEndless,
+             .deadline = kEndless}) {
     server_.set_model_parameters(std::move(parameters));
   }
 
@@ -53,6 +54,8 @@ class VersionedModel final : public AsynchronousModel {
   void restore(const ParameterSet& arrays) override { server_.restore(arrays); }
 
  private:
+  static constexpr Duration kEndless = Duration::max();
+
   ParameterServer server_;
 };
 
@@ -276,11 +279,15 @@ std::unique_ptr<AsynchronousModel> make_asynchronous_model(ParameterSet paramete
 AsynchronousServer::AsynchronousServer(ParameterSet parameters, const AsynchronousServerOptions& options)
     : options_(options), model_(make_asynchronous_model(std::move(parameters), options)) {}
 
-// With the lock held. What failed elsewhere ends every wait.
+// With the lock held. What failed elsewhere ends every wait. A worker that is late may have got its task a moment ago,
+// or its task may be another's only since it was given up: so twice the deadline.
 void AsynchronousServer::wait(std::unique_lock<std::mutex>& lock, const char* what,
                               const std::function<bool()>& until) {
-  if (!changed_.wait_for(lock, options_.deadline, [&] { return failure_ || until(); }))
-    throw Error(fmt::format("{} within {}", what, to_string(options_.deadline)));
+  const Deadline deadline = Deadline::after(2 * options_.deadline);
+  while (!failure_ && !until()) {
+    if (deadline.passed()) throw Error(fmt::format("{} within {}", what, to_string(2 * options_.deadline)));
+    changed_.wait_for(lock, std::min<Duration>(deadline.remaining(), std::chrono::hours(1)));
+  }
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -320,6 +327,7 @@ std::optional<GradientWork> AsynchronousServer::next(int worker) {
     }
     GradientWork work{.parameters = model_->pull(worker)};
     const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
     if (const std::optional<std::int64_t> task = take_task(worker)) {
       work.number = *task;
       return work;
@@ -352,9 +360,13 @@ void AsynchronousServer::leave(int worker) {
 }
 
 void AsynchronousServer::fail(std::exception_ptr why) {
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = std::move(why);
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(why);
+    changed_.notify_all();
+  }
+  // Nobody waits any more for one that does not come: what they throw now is not what has failed first.
+  for (int worker = 0; worker < options_.workers; ++worker) model_->leave(worker);
 }
 
 // --- the run ---

@@ -44,7 +44,7 @@ struct AsynchronousServerOptions {
   std::function<double(std::int64_t step)> rate_factor =
       {};  // what a schedule makes of the rate; 1 where there is none
   std::size_t metrics = 0;
-  Duration deadline = kDefaultDeadline;  // for a task, and for who waits for others
+  Duration deadline = kDefaultDeadline;  // for a task
 };
 
 // The rows of shard `number % workers` of the batch of step `number / workers`.
@@ -78,7 +78,7 @@ struct AsynchronousStep {
 class AsynchronousModel {
  public:
   virtual ~AsynchronousModel() = default;
-  // Waits while the worker is too far ahead.
+  // Waits while the worker is too far ahead of one that has not left, however long.
   virtual ModelSnapshot pull(int worker) = 0;
   virtual void push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) = 0;
   // How old gradients were, of all up to now; empty where there are no versions.

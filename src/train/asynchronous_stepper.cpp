@@ -85,10 +85,11 @@ class AsynchronousStepper final : public Stepper {
   }
 
   ~AsynchronousStepper() override {
-    state_->server->end();
+    // Where it has not come to its end nobody waits for anybody any more.
+    if (!has_finished_) state_->server->fail(std::make_exception_ptr(Error("the run has ended")));
     lines_.reset();
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait_for(lock, run_->train.deadline, [&] { return state_->working == 0; });
+    state_->changed.wait_for(lock, run_->train.deadline, [&] { return state_->ended == state_->started; });
   }
 
   std::string describe() const override {
@@ -99,9 +100,10 @@ class AsynchronousStepper final : public Stepper {
   void begin(std::int64_t steps_taken) override {
     state_->server->begin(steps_taken, steps_);
     for (std::size_t worker = 0; worker < state_->workers->size(); ++worker) {
-      ++state_->working;
       // One that computes for longer than anybody waits keeps what it needs.
       std::thread([state = state_, worker = static_cast<int>(worker)] { state->work(worker); }).detach();
+      const std::lock_guard lock(state_->mutex);
+      ++state_->started;
     }
     if (world_ != nullptr)
       lines_.emplace(*world_, state_->server,
@@ -159,6 +161,7 @@ class AsynchronousStepper final : public Stepper {
   }
 
   void finish(const RunEnd& end) {
+    has_finished_ = true;
     state_->server->end();
     if (lines_) lines_->finish(end);
   }
@@ -187,7 +190,7 @@ class AsynchronousStepper final : public Stepper {
         server->fail(std::current_exception());
       }
       const std::lock_guard lock(mutex);
-      --working;
+      ++ended;
       changed.notify_all();
     }
 
@@ -195,7 +198,8 @@ class AsynchronousStepper final : public Stepper {
     std::shared_ptr<GradientWorkers> workers;
     std::mutex mutex;
     std::condition_variable changed;
-    std::size_t working = 0;
+    std::size_t started = 0;  // of the workers' threads
+    std::size_t ended = 0;
   };
 
   using Strategy = std::variant<strategy::ParameterServer, strategy::Decentralized>;
@@ -251,6 +255,7 @@ class AsynchronousStepper final : public Stepper {
   std::shared_ptr<State> state_;
   std::optional<GradientLines> lines_;
   Evaluator evaluator_;
+  bool has_finished_ = false;
 };
 
 // On the other ranks.

@@ -35,7 +35,8 @@ class CustomStepper final : public Stepper {
   StepResult step(bool is_interrupted) override {
     StepResult result = stepper_->step(is_interrupted);
     std::int64_t ends = is_interrupted || result.is_interrupted ? 1 : 0;
-    if (context_.world != nullptr) all_reduce(*context_.world, std::span(&ends, 1), {.op = ReduceOp::max});
+    if (context_.world != nullptr)
+      all_reduce(*context_.world, std::span(&ends, 1), {.op = ReduceOp::max, .deadline = run_->train.deadline});
     result.is_interrupted = ends > 0;
     return result;
   }

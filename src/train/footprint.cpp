@@ -141,7 +141,10 @@ Footprint footprint_of(const Run& run) {
     for (const BufferSpec& buffer : node.resolved.buffers)
       footprint.parameters += replicas * bytes_of({.shape = buffer.shape, .type = buffer.type});
   }
-  footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * (shared + replicas * own);
+  const auto* server = parallel == nullptr ? nullptr : std::get_if<strategy::ParameterServer>(&parallel->aggregation);
+  const bool is_lock_free = server != nullptr && server->consistency == strategy::Consistency::lock_free;
+  const double optimized = (is_lock_free ? replicas * shared : shared) + replicas * own;  // each has an optimizer
+  footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * optimized;
   const std::size_t parts = method == nullptr || method->logical_shards == 0
                                 ? 1
                                 : most_parts_at_once(method->logical_shards, static_cast<int>(footprint.replicas));
@@ -151,8 +154,7 @@ Footprint footprint_of(const Run& run) {
   footprint.values *= static_cast<double>(run.data.batch_size);
   if (std::holds_alternative<strategy::Local>(graph.effective_strategy())) footprint.moved = 0;
   if (method != nullptr) footprint.moved = moved_by(*method, static_cast<int>(footprint.replicas), averaged);
-  if (parallel != nullptr && std::holds_alternative<strategy::ParameterServer>(parallel->aggregation))
-    footprint.moved = 2 * replicas * shared;  // gradients there, parameters back
+  if (server != nullptr) footprint.moved = 2 * replicas * shared;  // gradients there, parameters back
   if (parallel != nullptr && parallel->sync_every > 1)
     footprint.moved = 2 * (replicas - 1) * mixed / static_cast<double>(parallel->sync_every);
   if (const auto* decentralized =

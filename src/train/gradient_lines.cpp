@@ -90,13 +90,26 @@ void send_answer(Transport& world, int worker, const GradientWork* work, const R
   if (work != nullptr) send_parameters(world, kOther, tag_of(worker), *work->parameters.parameters, deadline);
 }
 
-Answer receive_answer(Transport& world, int worker, Deadline deadline) {
-  const Json head = Json::parse(receive_text(world, kServer, tag_of(worker), deadline));
+// The run may pause for an evaluation or a checkpoint, however long these take: rank 0 is there, or its loss is
+// noticed.
+Answer receive_answer(Transport& world, int worker, Duration deadline) {
+  const Json head = Json::parse(receive_text(world, kServer, tag_of(worker), Deadline::after(Duration::max())));
   const std::int64_t number = head.at("number");
   if (number < 0)
     return {.end = {.reason = static_cast<Reason>(head.at("reason").get<int>()), .step = head.at("step")}};
-  auto parameters = std::make_shared<const ParameterSet>(receive_parameters(world, kServer, tag_of(worker), deadline));
+  auto parameters = std::make_shared<const ParameterSet>(
+      receive_parameters(world, kServer, tag_of(worker), Deadline::after(deadline)));
   return {.work = GradientWork{.number = number, .parameters = {.parameters = std::move(parameters)}}};
+}
+
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "what was thrown is no std::exception";
+  }
 }
 
 // A world of rank 0 and another; both call it.
@@ -113,7 +126,9 @@ struct GradientLines::Shared {
   Shared(std::shared_ptr<AsynchronousServer> its_server, Duration its_deadline)
       : server(std::move(its_server)), deadline(its_deadline) {}
 
+  // Until the run is over, or the worker lost.
   void serve(int worker, int process);
+  bool talk(int worker, int process, const std::function<void(Transport&)>& f);
   RunEnd wait_for_end();
 
   std::vector<std::unique_ptr<Transport>> worlds;  // of two, by process; none with rank 0 itself
@@ -136,11 +151,13 @@ RunEnd GradientLines::Shared::wait_for_end() {
 }
 
 void GradientLines::Shared::serve(int worker, int process) {
-  Transport& world = *worlds[static_cast<std::size_t>(process)];
   std::optional<GradientWork> work;
   try {
     while (true) {
-      const Ask ask = receive_ask(world, worker, Deadline::after(deadline));
+      Ask ask;
+      const bool has_asked =
+          talk(worker, process, [&](Transport& world) { ask = receive_ask(world, worker, Deadline::after(deadline)); });
+      if (!has_asked) return;
       if (!ask.failure.empty()) {
         server->fail(std::make_exception_ptr(Error(ask.failure)));
         return;
@@ -148,13 +165,23 @@ void GradientLines::Shared::serve(int worker, int process) {
       if (ask.is_interrupted) is_interrupted = true;
       if (work && ask.number == work->number) server->done(worker, *work, ask.reply);
       work = server->next(worker);
-      if (!work) {
-        server->leave(worker);
-        send_answer(world, worker, nullptr, wait_for_end(), Deadline::after(deadline));
-        return;
-      }
-      send_answer(world, worker, &*work, {}, Deadline::after(deadline));
+      if (!work) server->leave(worker);
+      const RunEnd its_end = work ? RunEnd() : wait_for_end();
+      const bool has_heard = talk(worker, process, [&](Transport& world) {
+        send_answer(world, worker, work ? &*work : nullptr, its_end, Deadline::after(deadline));
+      });
+      if (!has_heard || !work) return;
     }
+  } catch (...) {
+    server->fail(std::current_exception());
+  }
+}
+
+// False where the worker is lost: what it was at is another's. What the server throws, whatever it is, is no such loss.
+bool GradientLines::Shared::talk(int worker, int process, const std::function<void(Transport&)>& f) {
+  try {
+    f(*worlds[static_cast<std::size_t>(process)]);
+    return true;
   } catch (const PeerError& error) {
     server->leave(worker);
     const std::lock_guard lock(mutex);
@@ -162,8 +189,7 @@ void GradientLines::Shared::serve(int worker, int process) {
       problems.push_back(fmt::format(
           "replica {}, of process {}, {}; the others go on", worker, process,
           error.kind() == FailureKind::late ? fmt::format("was not heard of for {}", to_string(deadline)) : "is gone"));
-  } catch (...) {
-    server->fail(std::current_exception());
+    return false;
   }
 }
 
@@ -226,7 +252,8 @@ RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
     while (true) {
       ask.is_interrupted = options.is_interrupted && options.is_interrupted();
       send_ask(transport, options.first + worker, ask, Deadline::after(options.deadline));
-      const Answer answer = receive_answer(transport, options.first + worker, Deadline::after(options.deadline));
+      const Answer answer = receive_answer(transport, options.first + worker, options.deadline);
+      const Deadline waited_for = Deadline::after(options.deadline);
       if (!answer.work) {
         const std::lock_guard lock(mutex);
         end = answer.end;
@@ -235,12 +262,16 @@ RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
       try {
         ask = {.number = answer.work->number,
                .reply = options.compute(worker, answer.work->number, *answer.work->parameters.parameters)};
-      } catch (const std::exception& error) {
+      } catch (...) {
         Ask failed;
-        failed.failure = error.what();
+        failed.failure = text_of(std::current_exception());
         send_ask(transport, options.first + worker, failed, Deadline::after(options.deadline));
-        throw ToldElsewhere(error.what());
+        throw ToldElsewhere(failed.failure);
       }
+      // Nobody listens to it any more, and rank 0 says so.
+      if (waited_for.passed())
+        throw ToldElsewhere(fmt::format("replica {} took longer than {} for a step, and the others go on without it",
+                                        options.first + worker, to_string(options.deadline)));
     }
   };
   std::vector<std::thread> threads;

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -44,6 +46,8 @@ bool is_cut_short(std::string_view bytes) {
 std::string bytes_of_library(const fs::path& file) {
   if (!fs::exists(file)) throw UsageError(fmt::format("{}: there is no such file", file.string()));
   std::ifstream stream(file, std::ios::binary);
+  if (::access(file.c_str(), R_OK) != 0)
+    throw UsageError(fmt::format("{} cannot be read: {}", file.string(), std::strerror(errno)));
   constexpr std::string_view kBegin = "\177ELF";
   std::string begin(kBegin.size(), '\0');
   if (!fs::is_regular_file(file) || !stream.read(begin.data(), std::ssize(begin)) || begin != kBegin)
@@ -77,11 +81,29 @@ void refuse_other_versions(const fs::path& file) {
                                versions(stamps.front()), versions(kOwnStamp.text)));
 }
 
+// What it throws is told with its name.
+template <typename F>
+void run_its_code(const fs::path& file, F f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string why = error.what();  // of libtorch's, with a trace behind it
+    throw UsageError(fmt::format("{}: {}", file.string(), why.substr(0, why.find('\n'))));
+  } catch (...) {
+    throw UsageError(fmt::format("{}: what it threw is no std::exception", file.string()));
+  }
+}
+
 using PluginFunction = void (*)(Registry&);
 
 PluginFunction function_of(const fs::path& file) {
   // By its whole path, since a name alone would be looked for elsewhere; and for good, since what it adds is its code.
-  void* library = ::dlopen(fs::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  // Its statics are made then, and may throw, though dlopen is declared as what does not.
+  void* (*const volatile open)(const char*, int) = ::dlopen;
+  void* library = nullptr;
+  run_its_code(file, [&] { library = open(fs::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); });
   if (library == nullptr) throw UsageError(fmt::format("{} cannot be loaded: {}", file.string(), ::dlerror()));
   void* function = ::dlsym(library, "tutti_plugin");
   if (function == nullptr)
@@ -95,16 +117,7 @@ void load_plugin(const fs::path& file, Registry& registry) {
   refuse_other_versions(file);
   const PluginFunction function = function_of(file);
   Registry with = registry;
-  try {
-    function(with);
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& error) {
-    const std::string why = error.what();  // of libtorch's, with a trace behind it
-    throw UsageError(fmt::format("{}: {}", file.string(), why.substr(0, why.find('\n'))));
-  } catch (...) {
-    throw UsageError(fmt::format("{}: its function threw what is no std::exception", file.string()));
-  }
+  run_its_code(file, [&] { function(with); });
   registry = std::move(with);
 }
 

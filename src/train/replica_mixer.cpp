@@ -35,12 +35,15 @@ class FlatParameters {
       firsts_.push_back(bytes_);
       lengths_.push_back(static_cast<std::size_t>(tensor.numel()));
       const std::size_t bytes = lengths_.back() * size_of(types_.back());
+      bytes_of_numbers_ += bytes;
       bytes_ += (bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double);  // any element may follow
     }
   }
 
   std::size_t arrays() const { return types_.size(); }
   std::size_t bytes() const { return bytes_; }
+  // Without what fills the gaps between arrays.
+  std::size_t bytes_of_numbers() const { return bytes_of_numbers_; }
   DataType type(std::size_t array) const { return types_[array]; }
   std::size_t length(std::size_t array) const { return lengths_[array]; }
   std::span<std::byte> bytes_of(std::span<std::byte> flat, std::size_t array) const {
@@ -78,6 +81,7 @@ class FlatParameters {
   std::vector<std::size_t> lengths_;
   std::vector<std::size_t> firsts_;  // bytes
   std::size_t bytes_ = 0;
+  std::size_t bytes_of_numbers_ = 0;
 };
 
 using Flat = std::vector<std::byte>;
@@ -185,6 +189,7 @@ class NeighbourMixer final : public ReplicaMixer {
         mixing_(strategy.topology, {.replicas = replicas_.own().replicas, .seed = seed}) {
     const OwnParameters& its = replicas_.own();
     for (std::size_t r = 0; r < its.tensors.size(); ++r) rows_.push_back(mixing_.row(its.first + static_cast<int>(r)));
+    for (int replica = 0; replica < its.replicas; ++replica) heard_ += mixing_.neighbours(replica).size();
     if (its.world != nullptr) look_for_others();
   }
 
@@ -197,10 +202,8 @@ class NeighbourMixer final : public ReplicaMixer {
   double after_update(std::int64_t) override {
     replicas_.pack_all();
     if (replicas_.own().world != nullptr) exchange();
-    double heard = 0;
-    for (const std::vector<MixingWeight>& row : rows_) heard += static_cast<double>(row.size() - 1);
     replicas_.on_each([this](std::size_t r) { mix(r); });
-    return heard * static_cast<double>(replicas_.layout().bytes());
+    return static_cast<double>(heard_ * replicas_.layout().bytes_of_numbers());
   }
 
   ParameterSet mean() override { return replicas_.mean(); }
@@ -287,6 +290,7 @@ class NeighbourMixer final : public ReplicaMixer {
   strategy::Topology topology_;
   MixingMatrix mixing_;
   std::vector<std::vector<MixingWeight>> rows_;  // of this process's replicas
+  std::size_t heard_ = 0;                        // neighbours of all replicas, wherever they are
   std::vector<std::pair<int, Rank>> gives_;
   std::vector<Other> takes_;
 };
@@ -337,7 +341,7 @@ class OuterMixer final : public ReplicaMixer {
     }
     outer_.step(common_, change);
     give_out();
-    return 2 * static_cast<double>(its.replicas - 1) * static_cast<double>(replicas_.layout().bytes());
+    return 2 * static_cast<double>(its.replicas - 1) * static_cast<double>(replicas_.layout().bytes_of_numbers());
   }
 
   ParameterSet mean() override { return replicas_.mean(); }

@@ -32,6 +32,8 @@ auto told_at(const JsonValue& place, F f) {
   } catch (const std::exception& error) {
     const std::string why = error.what();  // of libtorch's, with a trace behind it
     throw place.error(why.substr(0, why.find('\n')));
+  } catch (...) {
+    throw place.error("what was thrown is no std::exception");
   }
 }
 

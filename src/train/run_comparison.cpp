@@ -35,21 +35,37 @@ void find_differences(const Json& one, const Json& other, const std::string& pat
   }
 }
 
-// Of a run with clients, members or a coordinator, with what has its default left out. Nothing where it is no such run.
+// One replica is what many are, as far as it is told what is learnt, and how they add up is no matter either.
+TrainingStrategy as_of_one_replica(const TrainingStrategy& strategy) {
+  if (std::holds_alternative<strategy::Local>(strategy)) return strategy::DataParallel{};
+  const auto* parallel = std::get_if<strategy::DataParallel>(&strategy);
+  if (parallel == nullptr) return strategy;
+  strategy::DataParallel one = *parallel;
+  one.num_replicas = 1;
+  if (auto* all_reduce = std::get_if<strategy::AllReduce>(&one.aggregation)) {
+    all_reduce->algorithm = Auto{};
+    all_reduce->logical_shards = 0;
+  }
+  const auto* server = std::get_if<strategy::ParameterServer>(&one.aggregation);
+  if (server != nullptr && server->consistency == strategy::Consistency::synchronous)
+    one.aggregation = strategy::AllReduce{};
+  return one;
+}
+
+// With what has its default left out. Nothing where the run is cut into stages, however it is cut.
 Json whole_strategy_in(const Json& run) {
   const Json strategy = run.value("graph", Json::object()).value("strategy", Json());
-  if (!strategy.is_object()) return {};
-  const Json type = strategy.value("type", Json());
-  if (type != "Federated" && type != "PopulationBased" && type != "Custom") return {};
+  if (!strategy.is_object() || strategy.value("type", Json()) == "ModelParallel") return {};
   try {
-    return to_json(training_strategy_from_json(JsonDocument::parse(strategy.dump(), "strategy").root()));
+    return to_json(
+        as_of_one_replica(training_strategy_from_json(JsonDocument::parse(strategy.dump(), "strategy").root())));
   } catch (const UsageError&) {
     return strategy;  // of a checkpoint that another version has written
   }
 }
 
-// How many replicas or workers there are does not matter to what is learnt. What clients or members do, and what
-// becomes of it, does; only how long the run is, and on how many threads, is left out.
+// How many replicas or workers there are does not matter to what is learnt. What replicas, clients or members do, and
+// what becomes of it, does; only how long the run is, and on how many threads, is left out.
 void find_strategy_changes(const Json& before, const Json& now, std::vector<std::string>& found) {
   const Json one = whole_strategy_in(before);
   const Json other = whole_strategy_in(now);

@@ -104,6 +104,8 @@ class StepLoop {
       throw;
     } catch (const std::exception& error) {  // of a user's
       fail(error.what());
+    } catch (...) {
+      fail("what was thrown is no std::exception");
     }
     ++step_;
     if (training_.options.trace) spans_.add(result.spans);

@@ -205,6 +205,12 @@ void compare_with_checkpoint(Training& training) {
       !std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()))
     throw UsageError(fmt::format("the checkpoint is of a federated run, and this is {}; --from begins with its weights",
                                  name_of(run.graph.effective_strategy())));
+  // Rows are taken ahead of its steps, and what the optimizer remembers is the server's, or each replica's.
+  if (training.checkpoint->arrays.find("asynchronous/batches") != nullptr &&
+      !is_asynchronous(run.graph.effective_strategy()))
+    throw UsageError(fmt::format(
+        "the checkpoint is of replicas that do not wait for each other, and this is {}; --from begins with its weights",
+        to_string(run.graph.effective_strategy())));
   if (state.best.of != training.best_of()) {
     if (state.best.value)
       training.warnings.push_back(fmt::format("the best was told by the {} before, and is told by the {} from now on",
@@ -375,6 +381,13 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
   return std::nullopt;
 }
 
+bool bits_depend_on_timing(const Run& run) {
+  const TrainingStrategy& strategy = run.graph.effective_strategy();
+  if (const auto* population = std::get_if<strategy::PopulationBased>(&strategy))
+    return population->pace == strategy::Pace::asynchronous;
+  return detail::is_asynchronous(strategy) && std::get<strategy::DataParallel>(strategy).num_replicas > 1;
+}
+
 namespace detail {
 namespace {
 
@@ -408,6 +421,18 @@ std::shared_ptr<const Run> with_partitions(const Run& run, const DataSplits& dat
   return std::make_shared<const Run>(with_found_partitions(run, costs));
 }
 
+// Replicas that take steps by themselves to the end of the run: nothing of that goes through the outer rule.
+std::optional<std::string> tell_steps_alone(const Run& run, std::int64_t steps) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
+  if (parallel == nullptr) return std::nullopt;
+  const std::int64_t every = parallel->sync_every * run.train.accumulate;
+  const std::int64_t rest = steps % every;
+  if (parallel->sync_every == 1 || rest == 0) return std::nullopt;
+  return fmt::format("replicas meet every {} steps: {}, and what is kept is their mean", every,
+                     steps < every ? fmt::format("in {} they never do", steps)
+                                   : fmt::format("the last {} of {} they take alone", rest, steps));
+}
+
 TrainResult train_here(const Run& run, const Events& events, const TrainOptions& options) {
   if (const auto why = why_not_trainable(run, options.world == nullptr ? 1 : options.world->size()))
     throw UsageError(*why);
@@ -424,6 +449,7 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
   if (const std::int64_t rest = training.steps % run.train.accumulate; rest != 0 && !is_population(run))
     training.warnings.push_back(fmt::format("{} steps go into an update, so that the last {} of {} go into none",
                                             run.train.accumulate, rest, training.steps));
+  if (const auto warning = tell_steps_alone(run, training.steps)) training.warnings.push_back(*warning);
   if (training.speaks()) {
     if (options.resume && !is_population(run)) read_checkpoint_of(training);
     if (!options.from.empty()) read_weights_of(training);
@@ -439,14 +465,25 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
   return training.result;
 }
 
+// What is no std::exception is a user's, and would end programs that know of these alone.
+TrainResult train_or_tell(const Run& run, const Events& events, const TrainOptions& options) {
+  try {
+    return train_here(run, events, options);
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    throw Error("what was thrown is no std::exception");
+  }
+}
+
 }  // namespace
 }  // namespace detail
 
 TrainResult train(const Run& run, const Events& events, const TrainOptions& options) {
-  if (options.world == nullptr) return detail::train_here(run, events, options);
+  if (options.world == nullptr) return detail::train_or_tell(run, events, options);
   // Who fails alone says so to the others, and to whoever started it; these end, and leave the telling to it.
   try {
-    return detail::train_here(run, events, options);
+    return detail::train_or_tell(run, events, options);
   } catch (const PeerError& error) {
     if (error.kind() == FailureKind::cancelled) throw ToldElsewhere(error.what());
     throw;

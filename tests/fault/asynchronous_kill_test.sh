@@ -49,6 +49,22 @@ goes_on_without bounded_staleness KILL
 goes_on_without lock_free KILL
 goes_on_without bounded_staleness STOP
 
+# The run that has lost one goes on as any other.
+timeout 60 "$tutti" train "$scratch/bounded_staleness.json" --resume --set train.steps=3600 >"$scratch/rank0" 2>&1
+says 0 '^finished at step 3600' || fail "the run did not go on after its loss"
+
+# A launcher that is told so goes on, too.
+# shellcheck disable=SC2016
+"$tutti" launch --processes $size --keep-going -- sh -c 'echo $$ >"$0.$RANK"; exec "$@"' "$scratch/process" \
+  "$tutti" train "$scratch/bounded_staleness.json" >"$scratch/rank0" 2>&1 </dev/null &
+launch=$!
+within 60 says 0 'step 200 '
+kill -KILL "$(<"$scratch/process.2")"
+within 60 is_gone $launch
+wait $launch || fail "launch did not end well"
+says 0 'finished at step 3000' || fail "the run did not come to its end under launch"
+says 0 'tutti launch: the others ended well, without rank 2' || fail "launch did not say who was lost"
+
 rm -f "$scratch"/rank*
 start_all -- "$tutti" train "$scratch/asynchronous.json"
 within 60 has_begun

@@ -6,6 +6,7 @@
 #include <barrier>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,11 +24,17 @@ namespace tutti {
 namespace {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRuns = 500;
+constexpr std::uint64_t kRuns = 500;
 #else
-constexpr int kRuns = 10'000;
+constexpr std::uint64_t kRuns = 10'000;
 #endif
 constexpr std::uint64_t kTests = 10;  // of so many runs each
+
+// TUTTI_INTERLEAVINGS asks for others: there is a long test of all under the thread sanitizer, too.
+std::uint64_t runs_of_a_test() {
+  const char* asked = std::getenv("TUTTI_INTERLEAVINGS");
+  return asked == nullptr ? kRuns : std::stoull(asked);
+}
 
 constexpr std::size_t kProducers = 4;
 constexpr std::size_t kMostUpdates = 6;  // of each producer: 24 powers of four, all exact in a double
@@ -215,7 +222,7 @@ void keeps_every_update(std::uint64_t seed) {
       }
     });
   }
-  for (std::uint64_t number = 0; number < kRuns; ++number) {
+  for (std::uint64_t number = 0; number < runs_of_a_test(); ++number) {
     RandomStream draws({seed, number, kProducers});
     run = std::make_unique<Run>(draws);
     run->producing = run->producers;

@@ -65,6 +65,7 @@ class PlainStepper final : public Stepper {
     if (fails("stumbles")) throw Error("the baton fell\nand rolled away");
     if (fails("is_interrupted")) std::raise(SIGINT);
     if (fails("is_no_tutti")) throw std::runtime_error("what a user throws");
+    if (fails("throws_number")) throw 7;
     if (fails("breaks_torch")) (void)torch::zeros({2, 3}).matmul(torch::zeros({2, 3}));
     const ShardedBatch batch{std::make_shared<const DataBatch>(loader_->next())};
     StepResult result{.rows = row_count(batch)};
@@ -117,13 +118,16 @@ inline void add_plain_coordinators(CoordinatorRegistry& registry) {
                         static_cast<int>(config.integer("replicas", {.min = 1, .max = run.data.batch_size}));
                     plain.failure = config.choice("failure",
                                                   {"none", "is_interrupted", "stumbles", "is_no_tutti", "breaks_torch",
-                                                   "complains", "forgets_weights", "makes_nothing", "refuses"},
+                                                   "complains", "forgets_weights", "makes_nothing", "refuses",
+                                                   "throws_number", "resolve_throws_number", "make_throws_number"},
                                                   plain.failure);
                     plain.fails_at = config.integer("fails_at", {.min = 1}, plain.fails_at);
                     plain.fails_on = static_cast<int>(config.integer("fails_on", {.min = 0, .max = 9}, -1));
+                    if (plain.failure == "resolve_throws_number") throw 7;
                     const auto make = [plain](const CoordinatorContext& context) -> std::unique_ptr<Stepper> {
                       if (plain.failure == "makes_nothing") return nullptr;
                       if (plain.failure == "refuses") throw UsageError("not today");
+                      if (plain.failure == "make_throws_number") throw 7;
                       return std::make_unique<PlainStepper>(context, plain);
                     };
                     return Coordinator{.make = make, .uses_world = std::string(name) == "plain"};

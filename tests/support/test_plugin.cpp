@@ -7,6 +7,23 @@
 
 #include "support/plain_coordinator.hpp"
 
+namespace {
+
+// TUTTI_TEST_PLUGIN_THROWS says whether, and when.
+bool throws(const std::string& how) {
+  const char* wanted = std::getenv("TUTTI_TEST_PLUGIN_THROWS");
+  return wanted != nullptr && wanted == how;
+}
+
+// When it is loaded.
+struct Nervous {
+  Nervous() {
+    if (throws("static")) throw std::runtime_error("the plugin has stage fright before its function");
+  }
+} nervous;
+
+}  // namespace
+
 TUTTI_PLUGIN(registry) {
   using namespace tutti;  // NOLINT: as a user would
   testing::add_plain_coordinators(registry.coordinators);
@@ -35,7 +52,6 @@ TUTTI_PLUGIN(registry) {
                                    .open = [make] { return DataSplits{.train = make(), .test = make()}; }};
                              }});
   // Once something was added: none of it may be left then.
-  const char* throws = std::getenv("TUTTI_TEST_PLUGIN_THROWS");
-  if (throws != nullptr && std::string(throws) == "sentence") throw std::runtime_error("the plugin has stage fright");
-  if (throws != nullptr) throw 7;
+  if (throws("sentence")) throw std::runtime_error("the plugin has stage fright");
+  if (throws("number")) throw 7;
 }

@@ -2,15 +2,21 @@
 #include <tutti/train/trainer.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/nn/tensor_set.hpp>
+#include <tutti/strategy/mixing.hpp>
 #include <tutti/train/footprint.hpp>
 
 #include "support/scratch_folder.hpp"
@@ -208,20 +214,140 @@ TEST(Asynchronous, TellsHowOldGradientsWere) {
   }
 }
 
+// A run with an operator in it that does something, and else nothing, whenever a replica computes.
+tutti::Run read_with(const std::function<void()>& something, Json document) {
+  Registry registry;
+  registry.operators.add({.name = "something", .resolve = [=](const Options&, std::span<const ValueSpec> inputs) {
+                            return Operator{.output = inputs[0], .compute = [=](const OperatorCall& call) {
+                                              something();
+                                              return 1 * call.inputs[0];
+                                            }};
+                          }});
+  Json& nodes = document["graph"]["nodes"];
+  nodes[2]["inputs"] = {"between"};
+  nodes.insert(nodes.begin() + 2, Json{{"id", "between"}, {"op", "something"}, {"inputs", {"body"}}});
+  return read_small(document, registry);
+}
+
+// Others may wait for the one that fails, and do not for as long as train.deadline says.
+std::string failure_at_once(const tutti::Run& run, int processes) {
+  const auto began = std::chrono::steady_clock::now();
+  std::string why = "it should have failed";
+  try {
+    (void)train_small(run, {.processes = processes});
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, run.train.deadline / 4);
+  return why;
+}
+
+const std::vector<Json>& all_consistencies() {
+  static const std::vector<Json> all{server(3, "asynchronous"), server(3, "lock_free"), server(3, "bounded_staleness"),
+                                     server(3, "bounded_staleness", {{"max_staleness", 0}})};
+  return all;
+}
+
 TEST(Asynchronous, EndsForAllWhereAGradientIsNotFinite) {
   const ScratchFolder scratch;
   int number = 0;
-  for (const char* consistency : {"asynchronous", "lock_free"}) {
+  for (const Json& strategy : all_consistencies()) {
     for (const int processes : {1, 2}) {
-      Json document = run_with(scratch / std::to_string(number++), server(2, consistency));
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      Json document = run_with(scratch / std::to_string(number++), strategy);
       document["optimizer"] = {{"name", "sgd"}, {"lr", 1e30}};
-      try {
-        (void)train_small(read_small(document), {.processes = processes});
-        ADD_FAILURE() << "it should not be finite";
-      } catch (const Error& error) {
-        EXPECT_THAT(error.what(), StartsWith("step "));
-        EXPECT_THAT(error.what(), HasSubstr("infinite or not a number"));
-      }
+      const std::string why = failure_at_once(read_small(document), processes);
+      EXPECT_THAT(why, StartsWith("step "));
+      EXPECT_THAT(why, HasSubstr("infinite or not a number"));
+    }
+  }
+}
+
+// Whatever it throws, and whichever process it is on.
+TEST(Asynchronous, EndsForAllWhereOneThrows) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const Json& strategy : all_consistencies()) {
+    for (const int processes : {1, 2, 3}) {
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      std::atomic<int> calls = 0;
+      const auto trips = [&calls] {
+        if (++calls == 5) throw 7;
+      };
+      const tutti::Run run = read_with(trips, run_with(scratch / std::to_string(number++), strategy));
+      const std::string why = failure_at_once(run, processes);
+      EXPECT_THAT(why, HasSubstr("what was thrown is no std::exception"));
+    }
+  }
+}
+
+// One of another process is given up, and what it was at is another's.
+TEST(Asynchronous, GoesOnWithoutAReplicaThatTakesTooLong) {
+  const ScratchFolder scratch;
+  static thread_local bool is_elsewhere = false;
+  std::atomic<int> calls = 0;
+  const auto naps = [&calls] {
+    if (is_elsewhere && ++calls == 3) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  };
+  Json document = run_with(scratch / "run", server(2, "bounded_staleness", {{"max_staleness", 0}}));
+  document["train"] = {{"steps", 14}, {"deadline", 1}};
+  const tutti::Run run = read_with(naps, document);
+  const auto told = std::make_shared<Told>();
+  std::int64_t steps = 0;
+  std::string given_up;
+  run_ranks(2, [&](Communicator& world) {
+    const bool is_first = world.rank() == Rank{0};
+    Events events;
+    if (is_first) events.add(told);
+    const auto note_place = [is_first] {  // before each task, on the thread that does it
+      is_elsewhere = !is_first;
+      return false;
+    };
+    try {
+      const TrainResult result = train(run, events, {.world = &world, .is_interrupted = note_place});
+      if (is_first) steps = result.step;
+    } catch (const ToldElsewhere& error) {
+      given_up = error.what();
+    }
+  });
+  EXPECT_EQ(steps, 14);
+  EXPECT_EQ(given_up, "replica 1 took longer than 1 s for a step, and the others go on without it");
+  ASSERT_EQ(told->of<event::Warned>().size(), 1u);
+  EXPECT_EQ(told->of<event::Warned>()[0].sentence,
+            "replica 1, of process 1, was not heard of for 1 s; the others go on");
+}
+
+// That is for steps: who waits for an evaluation is not late.
+TEST(Asynchronous, TakesMoreTimeForAnEvaluationThanForAStep) {
+  const ScratchFolder scratch;
+  struct Slow final : Dataset {
+    std::int64_t size() const override { return 30; }
+    DataRows rows(std::span<const std::int64_t> numbers) const override {
+      if (numbers.size() > 1 && numbers[0] == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      const auto count = static_cast<std::int64_t>(numbers.size());
+      return {.inputs = {torch::ones({count, 4})}, .target = torch::zeros({count}, torch::kInt64)};
+    }
+  };
+  Registry registry;
+  registry.data_sources.add(
+      {.name = "slow", .resolve = [](const Options&) {
+         const auto train =
+             std::make_shared<TensorDataset>(std::vector{torch::ones({60, 4})}, torch::zeros({60}, torch::kInt64));
+         return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
+                                           .target = {.shape = {}, .type = ValueType::int64},
+                                           .classes = 3},
+                           .open = [train] { return DataSplits{.train = train, .test = std::make_shared<Slow>()}; }};
+       }});
+  int number = 0;
+  for (const Json& strategy : {server(2, "asynchronous"), server(2, "bounded_staleness", {{"max_staleness", 0}})}) {
+    for (const int processes : {1, 2}) {
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      Json document = run_with(scratch / std::to_string(number++), strategy);
+      document["data"] = {{"source", "slow"}, {"batch_size", 12}};
+      document["train"] = {{"steps", 4}, {"evaluate_every", 2}, {"deadline", 1}};
+      const Trained trained = train_small(read_small(document, registry), {.processes = processes});
+      EXPECT_EQ(trained.result.step, 4);
+      EXPECT_THAT(trained.told->of<event::Warned>(), IsEmpty());
     }
   }
 }
@@ -275,6 +401,15 @@ TEST(Asynchronous, IsTriedForItsMemory) {
     document["schedule"] = {{"name", "step"}, {"every", 3}, {"factor", 0.5}};
     EXPECT_GT(measure_memory(read_small(document)), 0) << strategy.dump();
   }
+  // Without locks, and where everybody has all parameters, so has everybody an optimizer.
+  const auto optimizer_state = [&](const Json& strategy) {
+    return footprint_of(read_small(run_with(scratch / "run", strategy))).optimizer_state;
+  };
+  const double one = optimizer_state(server(3, "asynchronous"));
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(optimizer_state(server(3, "bounded_staleness")), one);
+  EXPECT_EQ(optimizer_state(server(3, "lock_free")), 3 * one);
+  EXPECT_EQ(optimizer_state(gossip(3, "ring")), 3 * one);
 }
 
 TEST(Gossip, IsForOneProcess) {
@@ -306,6 +441,74 @@ TEST(Asynchronous, SaysWhereACheckpointIsOfAnotherKindOfRun) {
   document["graph"]["strategy"] = server(2, "asynchronous");
   EXPECT_THAT(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
               HasSubstr("--from begins with its weights"));
+  // Nor the other way round: their momentum would be lost, and rows be taken twice.
+  int number = 0;
+  for (const Json& before : {server(2, "asynchronous"), server(2, "lock_free"), gossip(2, "ring")}) {
+    document["output"] = (scratch / std::to_string(number++)).string();
+    document["graph"]["strategy"] = before;
+    (void)train_small(read_small(document), {.interrupt_at = 3});
+    for (const Json& after : {data_parallel(2), Json({{"type", "Local"}}), server(2, "synchronous"),
+                              Json::parse(R"({"type": "DataParallel", "num_replicas": 2,
+                                              "aggregation": {"method": "Decentralized", "topology": "ring"}})")}) {
+      document["graph"]["strategy"] = after;
+      EXPECT_THAT(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
+                  StartsWith("the checkpoint is of replicas that do not wait for each other, and this is "))
+          << before.dump() << " to " << after.dump();
+    }
+  }
+}
+
+// Nobody learns anything, so that meetings alone change what replicas have: their mean stays, and they come together as
+// fast as the topology promises, if all meet about as often: they take their time. With the threads that train.
+TEST(Gossip, AgreesAsFastAsItsTopologyPromises) {
+  const ScratchFolder scratch;
+  constexpr int kReplicas = 4;
+  for (const char* topology : {"ring", "complete"}) {
+    SCOPED_TRACE(topology);
+    Json document = run_with(scratch / topology, gossip(kReplicas, topology));
+    document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+    const auto takes_time = [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
+    document["train"]["steps"] = 2;
+    const Trained first = train_small(read_with(takes_time, document));
+    document["train"]["steps"] = 20;
+    const tutti::Run run = read_with(takes_time, document);
+    Checkpoint checkpoint = read_checkpoint(first.result.last_checkpoint);
+    const auto own_weights = [](ParameterSet& arrays, int replica) {
+      return arrays.find("replica/" + std::to_string(replica) + "/hidden.weight")->values<float>();
+    };
+    RandomStream draws({11});
+    for (int replica = 0; replica < kReplicas; ++replica) {
+      for (float& number : own_weights(checkpoint.arrays, replica)) number = static_cast<float>(draws.normal());
+    }
+    const auto mean_and_spread = [&](ParameterSet& arrays) {
+      std::vector<double> mean(own_weights(arrays, 0).size());
+      for (int replica = 0; replica < kReplicas; ++replica) {
+        for (std::size_t i = 0; i < mean.size(); ++i)
+          mean[i] += static_cast<double>(own_weights(arrays, replica)[i]) / kReplicas;
+      }
+      double squares = 0;
+      for (int replica = 0; replica < kReplicas; ++replica) {
+        for (std::size_t i = 0; i < mean.size(); ++i)
+          squares += std::pow(static_cast<double>(own_weights(arrays, replica)[i]) - mean[i], 2);
+      }
+      return std::pair(mean, squares);
+    };
+    const auto [mean_before, spread_before] = mean_and_spread(checkpoint.arrays);
+    (void)CheckpointFolder(scratch / topology / "checkpoints", run.checkpoints).write(checkpoint);
+    const Trained rest = train_small(run, {.resume = true});
+    ASSERT_EQ(rest.result.step, 20);
+    Checkpoint last = read_checkpoint(rest.result.last_checkpoint);
+    const auto [mean_after, spread_after] = mean_and_spread(last.arrays);
+    for (std::size_t i = 0; i < mean_before.size(); ++i) EXPECT_NEAR(mean_after[i], mean_before[i], 1e-5);
+    // A meeting for each gradient. Who has time takes the next, so that not all are quite as likely to begin one: half
+    // of the rate is asked for, and what is expected is not what comes each time.
+    const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
+    const MixingMatrix mixing(std::get<strategy::Decentralized>(parallel.aggregation).topology,
+                              {.replicas = kReplicas, .seed = run.seed});
+    const double meetings = static_cast<double>(rest.result.step - checkpoint.state.step) * kReplicas;
+    EXPECT_LT(spread_after, 100 * spread_before * std::pow(mixing.gossip_eigenvalue(), meetings / 2));
+    EXPECT_GT(spread_before, 1);
+  }
 }
 
 }  // namespace

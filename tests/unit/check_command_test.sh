@@ -35,6 +35,21 @@ expect 0 "moved       795 KiB between replicas in a step" "$tutti" check "$file"
 expect 0 "MiB, of it parameters 795 KiB, optimizer 795 KiB, gradients 1.55 MiB" "$tutti" check "$file"
 expect 0 "stage1.conv1  conv2d" "$tutti" check "$root/examples/fashion_mnist_residual.json" --quick
 
+# Whether the same run learns the same each time.
+says_bits() {  # <how often> <run file> <option>...
+  expect "$((1 - $1))" "$([[ $1 == 0 ]] || echo 'bits        depend on who is faster')" \
+    bash -o pipefail -c '"$@" | grep "^bits "' - "$tutti" check "${@:2}" --quick
+}
+says_bits 0 "$file"
+for aggregation in '{"method": "ParameterServer", "consistency": "asynchronous"}' '{"method": "ParameterServer", "consistency": "bounded_staleness"}' \
+  '{"method": "ParameterServer", "consistency": "lock_free"}' '{"method": "Decentralized", "topology": "ring", "gossip": true}'; do
+  says_bits 1 "$file" --set "graph.strategy.aggregation=$aggregation"
+  says_bits 0 "$file" --set "graph.strategy.aggregation=$aggregation" --set graph.strategy.num_replicas=1
+done
+says_bits 0 "$file" --set 'graph.strategy.aggregation={"method": "ParameterServer", "consistency": "synchronous"}'
+says_bits 0 "$root/examples/population.json"
+says_bits 1 "$root/examples/population.json" --set graph.strategy.pace=asynchronous
+
 expect 0 "" "$tutti" check "$root/examples/fashion_mnist_residual.json" --quick --dot "$scratch/graph.dot"
 expect 0 '"stem" -> "stage1.norm1";' cat "$scratch/graph.dot"
 expect 0 'digraph {' cat "$scratch/graph.dot"

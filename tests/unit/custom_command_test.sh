@@ -68,6 +68,9 @@ refused "graph.strategy.config.replicas: expected a whole number from 1 to 16, f
 refused "--plugin nothing.so: there is no such file" --plugin nothing.so
 refused "--plugin $root/README.md is no shared library" --plugin "$root/README.md"
 refused "--plugin . is no shared library" --plugin .
+# Root may read everything.
+cp "$plugin" secret.so && chmod a-r secret.so
+[[ $(id -u) == 0 ]] || refused "--plugin secret.so cannot be read: Permission denied" --plugin secret.so
 refused "is no plugin: TUTTI_PLUGIN in tutti/train/plugin.hpp makes one" --plugin "$tutti"
 head -c 20000 "$plugin" >half.so
 refused "--plugin half.so is cut short" --plugin half.so
@@ -81,7 +84,8 @@ LC_ALL=C sed 's/\(tutti plugin for .* layout \)......../\100000000/' "$plugin" >
 refused "layout 00000000, and this is $version" --plugin layout.so
 refused "the coordinator 'plain' is there already" "${with[@]}" "${with[@]}"
 TUTTI_TEST_PLUGIN_THROWS=sentence refused "$plugin: the plugin has stage fright" "${with[@]}"
-TUTTI_TEST_PLUGIN_THROWS=number refused "$plugin: its function threw what is no std::exception" "${with[@]}"
+TUTTI_TEST_PLUGIN_THROWS=number refused "$plugin: what it threw is no std::exception" "${with[@]}"
+TUTTI_TEST_PLUGIN_THROWS=static refused "$plugin: the plugin has stage fright before its function" "${with[@]}"
 expect 2 "the coordinator 'solo' is for one process, and there are 2" "$tutti" launch --processes 2 -- train "${short[@]}" "${with[@]}" --output never \
   --set graph.strategy.coordinator=solo
 expect 1 "" test -e never
@@ -91,6 +95,11 @@ fails=("$tutti" train "${short[@]}" "${with[@]}" --quiet --output fails --set gr
 expect 1 "tutti: step 12: the baton fell" "${fails[@]}" 'graph.strategy.config.failure="stumbles"'
 expect 1 "tutti: step 12: mat1 and mat2 shapes cannot be multiplied" "${fails[@]}" 'graph.strategy.config.failure="breaks_torch"'
 expect 0 "accuracy" "$tutti" eval fails "${with[@]}"
+expect 1 "tutti: step 12: what was thrown is no std::exception" "${fails[@]}" 'graph.strategy.config.failure="throws_number"'
+expect 1 "[1] tutti: step 12: what was thrown is no std::exception" "$tutti" launch --processes 2 -- "${fails[@]:1}" \
+  'graph.strategy.config.failure="throws_number"' --set graph.strategy.config.fails_on=1
+expect 1 "tutti: what was thrown is no std::exception" "$tutti" train "${short[@]}" "${with[@]}" --output never --set 'graph.strategy.config.failure="make_throws_number"'
+refused "graph.strategy.config: what was thrown is no std::exception" "${with[@]}" --set 'graph.strategy.config.failure="resolve_throws_number"'
 expect 1 "[1] tutti: step 12: what a user throws" "$tutti" launch --processes 2 -- "${fails[@]:1}" \
   'graph.strategy.config.failure="is_no_tutti"' --set graph.strategy.config.fails_on=1
 finish

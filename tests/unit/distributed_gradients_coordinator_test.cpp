@@ -590,6 +590,51 @@ TEST(DistributedGradientsCoordinator, MergesWhatCountsDifferentlyAtTheLargerRate
   EXPECT_EQ(number_of(gated.coordinator), -221);
 }
 
+// What is finite by itself may not be as a sum: who brings it is told, and what waits stays as it was.
+TEST(DistributedGradientsCoordinator, RefusesToMergeIntoWhatIsNotFinite) {
+  const auto refused = [](const ParameterSet& first, const ParameterSet& second, const GradientOrigin& origin) {
+    Coordinator coordinator(std::make_unique<RememberingRule>(), {.capacity = 1, .when_full = WhenFull::merge});
+    coordinator.set_model_parameters(first);
+    const auto shared = std::make_shared<const ParameterSet>(first);
+    coordinator.add_gradients(shared);
+    const std::string why = error_of([&] { coordinator.add_gradients(second, origin); });
+    const bool is_refused = why != "(no error)";
+    EXPECT_EQ(coordinator.pending(), is_refused ? 1u : 2u);
+    EXPECT_TRUE(*shared == first);
+    return is_refused;
+  };
+  const auto floats = [](float value) { return one_array<float>({1, value}); };
+  EXPECT_TRUE(refused(floats(3e38f), floats(3e38f), {}));
+  EXPECT_FALSE(refused(floats(3e38f), floats(-3e38f), {}));
+  EXPECT_FALSE(refused(floats(1.5e38f), floats(1.5e38f), {}));
+  EXPECT_TRUE(refused(floats(1e38f), floats(1e38f), {.weight = 10}));
+  EXPECT_TRUE(refused(doubles({1e308}), doubles({1e308}), {}));
+  const auto halves = [](float value) { return one_array<float16>({float16::from_float(value)}); };
+  EXPECT_TRUE(refused(halves(60000), halves(60000), {}));
+  EXPECT_FALSE(refused(halves(30000), halves(30000), {}));
+
+  Gated gated({.capacity = 1, .when_full = WhenFull::merge});
+  gated.coordinator.add_gradients(doubles({-1e308}));
+  EXPECT_THAT(error_of([&] { gated.coordinator.add_gradients(doubles({-1e308})); }), HasSubstr("add up to more"));
+  gated.coordinator.add_gradients(doubles({1e308}));
+  gated.go_on();
+  gated.coordinator.stop();
+  EXPECT_EQ(number_of(gated.coordinator), -1);
+  EXPECT_EQ(gated.coordinator.version(), 2);
+}
+
+TEST(DistributedGradientsCoordinator, EndsWhereACompensationIsNotFinite) {
+  Coordinator coordinator(Sgd{.lr = 1}, {.staleness = {.delay_compensation = 1}});
+  coordinator.set_model_parameters(doubles({0}));
+  const ModelSnapshot before = coordinator.snapshot();
+  coordinator.start();
+  coordinator.add_gradients(doubles({-1}));
+  coordinator.add_gradients(doubles({1e200}), {.base = before});
+  EXPECT_THAT(error_of([&] { coordinator.stop(); }), HasSubstr("the delay compensation makes gradients"));
+  EXPECT_EQ(number_of(coordinator), 1);
+  EXPECT_EQ(coordinator.version(), 1);
+}
+
 TEST(DistributedGradientsCoordinator, CountsTheStalenessOfEachThatWasMerged) {
   Gated gated({.capacity = 1, .when_full = WhenFull::merge, .staleness = {.rate_exponent = 1}});
   ModelSnapshot at_version;

@@ -217,6 +217,31 @@ for part in "[0] rank 1 was lost" "rank 1 was ended by signal 9 (Killed) after" 
   expect 137 "$part" "${launch[@]}" --processes 3 --grace 60 -- ./consequence
   rm failed
 done
+# Others go on without a rank that a signal ends, if they are told to; not without rank 0, nor where one fails by itself.
+script loses_one <<'END'
+case $RANK in
+  0)
+    until [ -e lost ]; do sleep 0.02; done
+    sleep 0.5
+    echo "here to the end"
+    ;;
+  2) echo $$ >losing && mv losing lost && kill -9 $$ ;;
+esac
+END
+for part in "tutti launch: rank 2 was ended by signal 9 (Killed) after 0." "s; the others go on" "[0] here to the end" \
+  "tutti launch: the others ended well, without rank 2"; do
+  expect 0 "$part" "${launch[@]}" --processes 3 --keep-going --grace 0.1 -- ./loses_one
+  rm lost
+done
+# shellcheck disable=SC2016
+expect 137 "rank 0 was ended by signal 9 (Killed) after 0." "${launch[@]}" --processes 3 --keep-going --grace 0.2 -- sh -c '[ $RANK != 0 ] || kill -9 $$; exec sleep 100'
+# shellcheck disable=SC2016
+expect 3 "rank 1 ended with exit code 3 after 0." "${launch[@]}" --processes 2 --keep-going --grace 0.2 -- sh -c '[ $RANK != 1 ] || exit 3; exec sleep 100'
+# shellcheck disable=SC2016
+expect 4 "; rank 1 failed before" "${launch[@]}" --processes 2 --keep-going -- sh -c '[ $RANK = 0 ] || kill -9 $$; sleep 0.5; exit 4'
+# When rank 0 has ended well, nobody is waited for who may be stopped for ever.
+# shellcheck disable=SC2016
+expect 0 "the others ended well, without rank 1" "${launch[@]}" --processes 2 --keep-going --grace 0.2 -- sh -c '[ $RANK = 0 ] || kill -STOP $$'
 # One that does not listen is killed, and what it printed before is not lost.
 script deaf <<'END'
 trap '' TERM

@@ -587,6 +587,62 @@ TEST(ParameterServer, GoesOnFromACheckpointToTheBit) {
   }
 }
 
+// Whoever goes on has all workers, at a clock at which nobody waits for what somebody who was lost would have done.
+TEST(ParameterServer, GoesOnWithoutWaitingForWhatTheLostHaveNotDone) {
+  ParameterServer server(Sgd{.lr = 1}, 3, bounded(2));
+  server.set_model_parameters(doubles({0}));
+  server.push(1, doubles({1}));
+  server.leave(1);
+  for (int i = 0; i < 10; ++i) {
+    for (const int worker : {0, 2}) server.push(worker, doubles({1}));
+  }
+  server.push(0, doubles({1}));
+  ParameterSet saved;
+  server.save(saved);
+  EXPECT_THAT(server.clocks(), ElementsAre(11, 1, 10));
+  ParameterServer again(Sgd{.lr = 1}, 3, bounded(2));
+  again.set_model_parameters(doubles({0}));
+  again.restore(saved);
+  EXPECT_THAT(again.clocks(), ElementsAre(11, 10, 10));
+  // Where nobody is there who could be waited for, clocks are what they are.
+  for (const int worker : {0, 2}) server.leave(worker);
+  saved = {};
+  server.save(saved);
+  again.restore(saved);
+  EXPECT_THAT(again.clocks(), ElementsAre(4, 1, 4));
+}
+
+TEST(ParameterServer, BringsWorkersTogetherThatAnotherConsistencyLetGoFarther) {
+  ParameterServer server(Sgd{.lr = 1}, 2);
+  server.set_model_parameters(doubles({0}));
+  for (int i = 0; i < 20; ++i) server.push(0, doubles({1}));
+  server.push(1, doubles({1}));
+  ParameterSet saved;
+  server.save(saved);
+  ParameterServer unbounded(Sgd{.lr = 1}, 2);
+  ParameterServer close(Sgd{.lr = 1}, 2, bounded(3));
+  ParameterServer wide(Sgd{.lr = 1}, 2, bounded(std::numeric_limits<std::int64_t>::max()));
+  for (ParameterServer* again : {&unbounded, &close, &wide}) {
+    again->set_model_parameters(doubles({0}));
+    again->restore(saved);
+  }
+  EXPECT_THAT(unbounded.clocks(), ElementsAre(20, 1));
+  EXPECT_THAT(close.clocks(), ElementsAre(5, 1));  // as far as a push may bring it
+  EXPECT_THAT(wide.clocks(), ElementsAre(20, 1));
+  close.push(1, doubles({1}));
+  EXPECT_EQ(close.pull(0).version, 22);
+}
+
+TEST(ParameterServer, IsNotTouchedByARoundWhoseSumIsNotFinite) {
+  ParameterServer server(Sgd{.lr = 1e-30}, 2, synchronous());
+  server.set_model_parameters(one_array<float>({1}));
+  server.push(0, one_array<float>({3e38f}));
+  EXPECT_THAT(error_of([&] { server.push(1, one_array<float>({3e38f})); }), HasSubstr("add up to more"));
+  EXPECT_THAT(error_of([&] { (void)server.pull(0); }), HasSubstr("add up to more"));
+  EXPECT_EQ(server.version(), 0);
+  EXPECT_EQ(server.get_model_parameters()[0].values<float>()[0], 1);
+}
+
 TEST(ParameterServer, IsNotTouchedByACheckpointOfSomethingElse) {
   ParameterServer server(Adam{}, 2);
   server.set_model_parameters(doubles({1, 2}));

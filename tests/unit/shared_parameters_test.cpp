@@ -86,6 +86,8 @@ TEST(SharedParameters, IsNotTouchedByWhatItRefuses) {
   ParameterSet other = doubles({1}, "bias");
   EXPECT_THAT(usage_error([&] { shared.read(other); }), HasSubstr("these are of another model"));
   EXPECT_EQ(usage_error([&] { (void)shared.array<double>(1); }), "there is no array 1: expected 0 to 0");
+  EXPECT_EQ(usage_error([] { (void)SharedParameters(ParameterSet()).array<double>(0); }),
+            "there is no array 0: the set is empty");
   EXPECT_THAT(usage_error([&] { (void)shared.array<float>(0); }), HasSubstr("float64"));
   EXPECT_THAT(usage_error([&] { (void)shared.array<double>("bias"); }), HasSubstr("bias"));
   EXPECT_THAT(numbers_of(shared.read()), ElementsAre(1, 2));

@@ -25,12 +25,11 @@ if(TUTTI_WITH_TORCH)
     foreach(case "train_accuracy;fashion_mnist=88;unit" "train_accuracy_long;fashion_mnist_cnn=91;unit;long"
             "train_accuracy_pipeline;pipeline=88;unit;long" "train_accuracy_branches;branches=88;unit;long"
             "train_accuracy_hybrid;hybrid=88;unit;long" "train_accuracy_auto_partition;auto_partition=88;unit;long"
-            "train_accuracy_data_store;data_store=88;unit;long" "train_accuracy_federated;federated=84;unit;long"
-            "train_accuracy_federated_asynchronous;federated_asynchronous=84;unit;long"
-            "train_accuracy_federated_dirichlet;federated_dirichlet=82;unit;long"
-            "train_accuracy_federated_hostile;federated_hostile=83;unit;long"
-            "train_accuracy_federated_stragglers;federated_stragglers=84;unit;long")
+            "train_accuracy_data_store;data_store=88;unit;long"
+            "train_accuracy_federated;federated=84 federated_asynchronous=84 federated_dirichlet=82 federated_hostile=83 federated_stragglers=84;unit;long"
+            "train_accuracy_replicas;parameter_server=88 lock_free=88 decentralized=88 gossip=88 local_steps=88;unit;long")
       list(POP_FRONT case name reaches)
+      separate_arguments(reaches)
       add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/train_examples_test.sh $<TARGET_FILE:tutti> ${reaches})
       set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS "${case}" TIMEOUT 1800)
     endforeach()

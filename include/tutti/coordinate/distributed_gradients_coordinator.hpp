@@ -34,7 +34,8 @@ namespace tutti {
 enum class WhenFull {
   block,   // the sender waits for room
   refuse,  // an Error at once
-  merge,   // they are added to those that came last, and change the model together, as old as the oldest
+  merge,  // they are added to those that came last, and change the model together, as old as the oldest; an Error where
+          // the sum would be infinite
 };
 
 struct GradientsCoordinatorOptions {

@@ -72,7 +72,7 @@ class DistributedModelParametersCoordinator {
   void set_model_parameters(std::shared_ptr<const ParameterSet> parameters);
   ParameterSet get_model_parameters() const;
   ModelSnapshot snapshot() const;
-  std::int64_t version() const;  // how many merges there were
+  std::int64_t version() const;  // how often the model has changed: by merges, and by being set anew
 
   // A UsageError for a set that is not of this model or not finite, and for a weight that is not above 0 or a score
   // that is no number; an Error where there is no room for as long as the deadline says, and at once where there will

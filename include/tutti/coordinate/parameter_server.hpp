@@ -101,9 +101,11 @@ class ParameterServer {
   StalenessCounts staleness() const;
 
   // For checkpoints: the model under its own names, and under names that begin with "server/" what the next change
-  // depends on, and the clocks. What is pushed in a synchronous round that is not complete is not in it. Restoring
-  // comes after set_model_parameters(), while no worker is within a call; clocks of another number of workers begin
-  // anew. A UsageError, and nothing is changed, for what is of another model or rule.
+  // depends on, and the clocks; one that has left gets that of the slowest, as by join(). What is pushed in a
+  // synchronous round that is not complete is not in it. Restoring comes after set_model_parameters(), while no worker
+  // is within a call; clocks of another number of workers begin anew, and those that are farther apart than
+  // bounded_staleness lets them be are brought together. A UsageError, and nothing is changed, for what is of another
+  // model or rule.
   void save(ParameterSet& arrays) const;
   void restore(const ParameterSet& arrays);
 

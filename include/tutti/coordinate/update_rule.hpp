@@ -32,7 +32,8 @@ class UpdateRule {
   // than it remembers something of.
   virtual void prepare(const ParameterSet& /*parameters*/) {}
 
-  // Gradients have the layout of the parameters.
+  // Gradients have the layout of the parameters. It has these: who asks its own coordinator for a snapshot in here
+  // waits for itself.
   virtual void apply(ParameterSet& parameters, const ParameterSet& gradients, const UpdateStep& step) = 0;
 
   // Whether apply() never fails halfway. Parameters are changed in their place then, where nobody looks at them;

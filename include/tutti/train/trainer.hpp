@@ -62,4 +62,8 @@ TrainResult train(const Run& run, const Events& events, const TrainOptions& opti
 // A sentence about why nothing can train the run on so many processes; nothing where something can.
 std::optional<std::string> why_not_trainable(const Run& run, int processes);
 
+// Whether what is learnt depends on who is faster, as far as the strategies of tutti are concerned; otherwise the same
+// run learns the same, to the bit.
+bool bits_depend_on_timing(const Run& run);
+
 }  // namespace tutti
