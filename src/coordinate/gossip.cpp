@@ -115,7 +115,7 @@ double Gossip::meet(int replica) {
     if (!seats_->has(*other)) {
       if (meet_there(replica, *other, bytes)) break;
     } else if (seats_->meet(replica, *other)) {
-      bytes += 2 * static_cast<double>(seats_->bytes());
+      bytes += 2 * static_cast<double>(layout_.bytes());
       break;
     }
   }
@@ -132,7 +132,7 @@ bool Gossip::meet_there(int replica, int other, double& bytes) {
   seats_->set_out(replica, values);
   try {
     line->send(kQuestionTag, message, options_.deadline);
-    bytes += static_cast<double>(values.size());
+    bytes += static_cast<double>(layout_.bytes());
     const Delivery answer = line->world->receive(line->other, answer_tag(replica), Deadline::after(options_.deadline));
     if (answer.header().length == 0) {
       seats_->come_back(replica);
@@ -145,7 +145,7 @@ bool Gossip::meet_there(int replica, int other, double& bytes) {
     return false;
   }
   seats_->come_back(replica, values);
-  bytes += static_cast<double>(values.size());
+  bytes += static_cast<double>(layout_.bytes());
   return true;
 }
 

@@ -250,7 +250,7 @@ TEST_P(GossipTest, CountsWhatReplicasGiveToEachOther) {
   testing::run_world(GetParam(), 2, [&](Communicator& world) {
     Gossip gossip(zeros(), options_of(Topology::ring, 3, world));
     gossip.connect(world.transport());
-    const double bytes = 2 * (16 + 32 + 6000);  // as they travel
+    const double bytes = 2 * (12 + 32 + 6000);
     for (int replica = 0; replica < 3; ++replica) {
       if (gossip.is_here(replica)) {
         EXPECT_EQ(gossip.meet(replica), bytes);
