@@ -46,6 +46,7 @@ void copy_from(const ParameterSet& arrays, const std::string& prefix, ParameterS
 GossipSeats::GossipSeats(const Slice& replicas, const ParameterSet& parameters,
                          const std::function<std::unique_ptr<UpdateRule>()>& make_rule)
     : replicas_(replicas) {
+  if (!make_rule) throw UsageError("replicas that meet need a rule to learn by: make_rule");
   for (const NamedArray& array : parameters) {
     if (array.type() != DataType::float32 && array.type() != DataType::float64)
       throw UsageError(fmt::format("\"{}\" is {}; replicas that meet have float32 or float64", array.name(),

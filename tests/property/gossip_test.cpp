@@ -30,6 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using strategy::Topology;
+using ::testing::ElementsAre;
 using testing::eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -331,6 +332,33 @@ TEST_P(GossipTest, LeavesOutWhoIsLost) {
   });
 }
 
+// A line that breaks between two that live. Their replicas meet others, and rank 0 says so.
+TEST_P(GossipTest, GoesOnWhereTwoDoNotReachEachOther) {
+  testing::run_world(GetParam(), 3, [&](Communicator& world) {
+    Gossip gossip(zeros(), options_of(Topology::complete, 6, world));
+    gossip.connect(world.transport());
+    give_all(gossip, 1);
+    const Spread before = spread_over(world, gossip);
+    if (world.rank() == Rank{1}) gossip.pair(2)->abort({FailureKind::late, {Rank{1}}, "it was silent"});
+    std::vector<std::string> problems;
+    if (world.rank() == Rank{0}) {
+      EXPECT_TRUE(eventually([&] {
+        problems = gossip.take_problems();
+        return !problems.empty();
+      }));
+      EXPECT_THAT(problems, ElementsAre("processes 1 and 2 do not reach each other any more, and their replicas do not "
+                                        "meet"));
+    }
+    meet_in_rounds(world, gossip);
+    const Spread after = spread_over(world, gossip);
+    for (std::size_t i = 0; i < before.sum.size(); ++i) ASSERT_NEAR(after.sum[i], before.sum[i], 1e-4);
+    EXPECT_LT(after.widest(), 0.02 * before.widest());
+    EXPECT_EQ(gossip.living(), 6);
+    barrier(world);
+    gossip.finish();
+  });
+}
+
 // What is saved on some processes is what others go on with.
 TEST_P(GossipTest, GoesOnOnOtherProcesses) {
   ParameterSet saved;  // at rank 0
@@ -369,6 +397,10 @@ TEST(Gossip, RefusesWhatCannotMeet) {
   set.add({.name = "counts", .shape = {2}, .type = DataType::int64});
   EXPECT_THAT(testing::usage_error([&] { Gossip(set, {.make_rule = [] { return make_update_rule(Sgd{}); }}); }),
               HasSubstr("\"counts\" is int64 [2]; replicas that meet have float32 or float64"));
+}
+
+TEST(Gossip, NeedsARule) {
+  EXPECT_EQ(testing::usage_error([] { Gossip(zeros(), {}); }), "replicas that meet need a rule to learn by: make_rule");
 }
 
 TEST(Gossip, IsNotTouchedByGradientsThatAreNotFinite) {

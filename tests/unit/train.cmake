@@ -25,7 +25,7 @@ if(TUTTI_WITH_TORCH)
     foreach(case "train_accuracy;fashion_mnist=88;unit" "train_accuracy_long;fashion_mnist_cnn=91;unit;long"
             "train_accuracy_pipeline;pipeline=88;unit;long" "train_accuracy_branches;branches=88;unit;long"
             "train_accuracy_hybrid;hybrid=88;unit;long" "train_accuracy_auto_partition;auto_partition=88;unit;long"
-            "train_accuracy_data_store;data_store=88;unit;long")
+            "train_accuracy_data_store;data_store=88;unit;long" "train_accuracy_gossip;gossip=88;unit;long")
       list(POP_FRONT case name reaches)
       add_test(NAME ${TUTTI_TEST_PREFIX}${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/train_examples_test.sh $<TARGET_FILE:tutti> ${reaches})
       set_tests_properties(${TUTTI_TEST_PREFIX}${name} PROPERTIES LABELS "${case}" TIMEOUT 1800)

@@ -60,13 +60,13 @@ struct GossipOptions {
   int process = 0;
   int processes = 1;
   std::function<std::unique_ptr<UpdateRule>()> make_rule = {};  // called for each replica of the process
-  Duration deadline = kDefaultDeadline;                         // for what another process answers
+  Duration deadline = kDefaultDeadline;  // for what another process answers; in a meeting a quarter of it
 };
 
 // Any thread may call any of these; for a replica, one at a time.
 class Gossip {
  public:
-  // A UsageError for parameters that are not float32 or float64.
+  // A UsageError for parameters that are not float32 or float64, and where there is no rule.
   Gossip(const ParameterSet& parameters, const GossipOptions& options);
   // Breaks what is not finished.
   ~Gossip();
