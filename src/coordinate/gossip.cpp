@@ -291,8 +291,14 @@ bool Gossip::answer(Line& line, std::vector<std::byte>& message) {
   switch (head.word) {
     case GossipWord::meet: {
       const std::span<std::byte> values = std::span(message).subspan(sizeof head);
-      const bool has_met = seats_->answer(static_cast<int>(head.other), one, values);
-      line.send(answer_tag(one), has_met ? values : std::span<std::byte>(), options_.deadline);
+      const auto other = static_cast<int>(head.other);
+      const bool has_met = seats_->answer(other, one, values);
+      try {
+        line.send(answer_tag(one), has_met ? values : std::span<std::byte>(), options_.deadline);
+      } catch (const PeerError&) {
+        if (has_met) seats_->take_back(other, values);
+        throw;
+      }
       return true;
     }
     case GossipWord::sum: {
@@ -332,7 +338,10 @@ void Gossip::tell(Line& line, const Head& head) {
 // Both ends hear of it, so that no answer of one is taken for that to a later question of the other.
 void Gossip::give_up(Line& line, const Failure& why) {
   if (line.is_broken.exchange(true)) return;
-  line.world->abort(why);
+  line.world->abort(
+      why.kind == FailureKind::late
+          ? Failure{FailureKind::lost, {line.other}, fmt::format("process {} did not answer in time", line.process)}
+          : why);
   const Slice theirs = replicas_of(line.process);
   neighbours_->cut_off(theirs);
   {

@@ -31,6 +31,12 @@ void with_each(Set& set, std::span<Byte> flat, const F& f) {
   }
 }
 
+void subtract(std::span<const std::byte> half, ParameterSet& from) {
+  with_each(from, half, [](const auto& its, const auto& by) {
+    for (std::size_t j = 0; j < its.size(); ++j) its[j] -= by[j];
+  });
+}
+
 void copy_from(const ParameterSet& arrays, const std::string& prefix, ParameterSet& to) {
   for (NamedArray& array : to) {
     const NamedArray& saved = arrays.at(prefix + array.name());
@@ -131,12 +137,16 @@ bool GossipSeats::answer(int replica, int other, std::span<std::byte> theirs) {
   return true;
 }
 
+void GossipSeats::take_back(int replica, std::span<const std::byte> half) {
+  Seat& seat = at(replica);
+  const std::lock_guard lock(seat.mutex);
+  subtract(half, seat.parameters);
+}
+
 void GossipSeats::come_back(int replica, std::span<const std::byte> half) {
   Seat& seat = at(replica);
   const std::lock_guard lock(seat.mutex);
-  with_each(seat.parameters, half, [](const auto& its, const auto& by) {
-    for (std::size_t j = 0; j < its.size(); ++j) its[j] -= by[j];
-  });
+  subtract(half, seat.parameters);
   seat.is_away = false;
 }
 

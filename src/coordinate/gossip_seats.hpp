@@ -45,6 +45,8 @@ class GossipSeats {
   void set_out(int replica, std::span<std::byte> parameters);
   // Half of the difference takes the place of `theirs`. False where this one cannot now.
   bool answer(int replica, int other, std::span<std::byte> theirs);
+  // The other has not heard of it.
+  void take_back(int replica, std::span<const std::byte> half);
   void come_back(int replica, std::span<const std::byte> half);
   // Nothing came of it.
   void come_back(int replica);

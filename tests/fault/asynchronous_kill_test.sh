@@ -58,6 +58,17 @@ goes_on_without gossip_ring KILL
 goes_on_without gossip_complete KILL
 goes_on_without gossip_exponential STOP
 
+# One that its heart still beats for, as far as anybody knows, and that answers nobody.
+rm -f "$scratch"/rank*
+start_all TUTTI_HEARTBEAT=600 -- "$tutti" train "$scratch/gossip_ring.json" --set train.deadline=4
+within 60 has_begun
+kill -STOP "${pids[1]}"
+for rank in 0 2; do ends $rank with 0; done
+says 0 'replica 2, of process 1, ' || fail "rank 0 did not say that replica 2 is lost"
+says 0 '^finished at step 3000' || fail "the run did not come to its end"
+kill -CONT "${pids[1]}"
+ends 1 with 1
+
 ends_without_first() {  # <run>
   rm -f "$scratch"/rank*
   start_all -- "$tutti" train "$scratch/$1.json"

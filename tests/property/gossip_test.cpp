@@ -349,6 +349,7 @@ TEST_P(GossipTest, GoesOnWhereTwoDoNotReachEachOther) {
       EXPECT_THAT(problems, ElementsAre("processes 1 and 2 do not reach each other any more, and their replicas do not "
                                         "meet"));
     }
+    barrier(world);
     meet_in_rounds(world, gossip);
     const Spread after = spread_over(world, gossip);
     for (std::size_t i = 0; i < before.sum.size(); ++i) ASSERT_NEAR(after.sum[i], before.sum[i], 1e-4);

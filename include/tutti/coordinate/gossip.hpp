@@ -23,7 +23,8 @@
 // all replicas span.
 //
 // Each two processes have a world of their own. One that dies, or does not answer within the deadline, is left out from
-// then on: of meetings, of the mean, and of the topology, which closes itself over those who are left.
+// then on: of meetings, of the mean, and of the topology, which closes itself over those who are left. Of a meeting
+// that is under way meanwhile, one may have gone its half of the way alone.
 #pragma once
 
 #include <condition_variable>
