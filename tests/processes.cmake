@@ -2,6 +2,7 @@
 # memory and over sockets.
 tutti_program(c10d_contract SUITE transport_contract SOURCES contract/c10d_contract.cpp LINKS tutti_process_worlds)
 tutti_program(c10d_collectives SUITE collectives SOURCES property/c10d_collectives.cpp LINKS tutti_process_worlds)
+tutti_program(c10d_gossip SUITE gossip LINKS tutti_coordinate tutti_process_worlds)
 
 function(tutti_process_test program launcher processes shared_memory)
   set(way sockets)
@@ -28,5 +29,6 @@ foreach(shared_memory 1 0)
     endif()
     tutti_process_test(c10d_contract ${launcher} 8 ${shared_memory})
     tutti_process_test(c10d_collectives ${launcher} 5 ${shared_memory})
+    tutti_process_test(c10d_gossip ${launcher} 5 ${shared_memory})
   endforeach()
 endforeach()

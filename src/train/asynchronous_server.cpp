@@ -9,12 +9,10 @@
 
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
-#include <tutti/base/random.hpp>
 #include <tutti/coordinate/parameter_server.hpp>
 #include <tutti/coordinate/shared_parameters.hpp>
 #include <tutti/coordinate/update_check.hpp>
 #include <tutti/coordinate/update_rule.hpp>
-#include <tutti/strategy/mixing.hpp>
 
 namespace tutti::detail {
 namespace {
@@ -27,24 +25,23 @@ constexpr const char* kReplies = "asynchronous/replies";
 
 class VersionedModel final : public AsynchronousModel {
  public:
-  VersionedModel(ParameterSet parameters, const strategy::ParameterServer& strategy,
-                 const AsynchronousServerOptions& options)
-      : server_(
-            make_update_rule(options.rule, options.rate_factors), options.workers,
-            {.consistency = strategy.consistency,
-             .max_staleness = strategy.max_staleness,
-             .staleness = {.rate_exponent = strategy.rate_exponent, .delay_compensation = strategy.delay_compensation},
-             // Who is gone is told by its thread or its transport, and who is late by whoever waits for its task; and
-             // all are silent while the run pauses.
-             .heartbeat = kEndless,
-             .deadline = kEndless}) {
+  VersionedModel(ParameterSet parameters, const AsynchronousServerOptions& options)
+      : server_(make_update_rule(options.rule, options.rate_factors), options.workers,
+                {.consistency = options.strategy.consistency,
+                 .max_staleness = options.strategy.max_staleness,
+                 .staleness = {.rate_exponent = options.strategy.rate_exponent,
+                               .delay_compensation = options.strategy.delay_compensation},
+                 // Who is gone is told by its thread or its transport.
+                 .heartbeat = options.deadline,
+                 .deadline = options.deadline}) {
     server_.set_model_parameters(std::move(parameters));
   }
 
   ModelSnapshot pull(int worker) override { return server_.pull(worker); }
 
-  void push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) override {
+  double push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) override {
     server_.push(worker, reply.gradients, {.base = work.parameters, .rate_factor = rate_factor});
+    return 0;
   }
   StalenessCounts staleness() const override { return server_.staleness(); }
 
@@ -97,7 +94,7 @@ class LockFreeModel final : public AsynchronousModel {
 
   ModelSnapshot pull(int) override { return {std::make_shared<const ParameterSet>(shared_.read()), 0}; }
 
-  void push(int worker, const GradientWork&, const GradientReply& reply, double rate_factor) override {
+  double push(int worker, const GradientWork&, const GradientReply& reply, double rate_factor) override {
     Seat& seat = seats_[static_cast<std::size_t>(worker)];
     refuse_unless_finite(*reply.gradients);
     shared_.read(seat.parameters);
@@ -113,6 +110,7 @@ class LockFreeModel final : public AsynchronousModel {
       });
     }
     shared_.add(before);
+    return 0;
   }
   StalenessCounts staleness() const override { return {}; }
 
@@ -148,132 +146,18 @@ class LockFreeModel final : public AsynchronousModel {
   std::vector<Seat> seats_;
 };
 
-// --- everybody has all parameters, and takes the mean with a neighbour after each of its gradients ---
-
-class GossipModel final : public AsynchronousModel {
- public:
-  GossipModel(const ParameterSet& parameters, const AsynchronousServerOptions& options)
-      : mixing_(std::get<strategy::Decentralized>(options.strategy).topology,
-                {.replicas = options.workers, .seed = options.seed}),
-        seed_(options.seed) {
-    for (int worker = 0; worker < options.workers; ++worker) {
-      Seat& seat = *seats_.emplace_back(std::make_unique<Seat>());
-      seat.rule = make_update_rule(options.rule, options.rate_factors);
-      seat.rule->prepare(parameters);
-      seat.parameters = parameters;
-    }
-  }
-
-  ModelSnapshot pull(int worker) override {
-    Seat& seat = at(worker);
-    const std::lock_guard lock(seat.mutex);
-    return {std::make_shared<const ParameterSet>(seat.parameters), 0};
-  }
-
-  void push(int worker, const GradientWork&, const GradientReply& reply, double rate_factor) override {
-    refuse_unless_finite(*reply.gradients);
-    Seat& seat = at(worker);
-    std::uint64_t meeting = 0;
-    {
-      const std::lock_guard lock(seat.mutex);
-      // What one replica learns of its share is learnt by one of so many.
-      seat.rule->apply(seat.parameters, *reply.gradients, {.rate_factor = rate_factor * mixing_.size()});
-      meeting = static_cast<std::uint64_t>(seat.meetings++);
-    }
-    const std::vector<int> others = mixing_.neighbours(worker);
-    if (others.empty()) return;
-    RandomStream draws({seed_, kMeetingDraws, static_cast<std::uint64_t>(worker), meeting});
-    Seat& other = at(others[draws.below(others.size())]);
-    const std::scoped_lock both(seat.mutex, other.mutex);
-    for (std::size_t i = 0; i < seat.parameters.size(); ++i) {
-      dispatch(seat.parameters[i].type(), [&]<typename T>(std::type_identity<T>) {
-        if constexpr (std::is_floating_point_v<T>) {
-          const std::span<T> its = seat.parameters[i].values<T>();
-          const std::span<T> theirs = other.parameters[i].values<T>();
-          for (std::size_t j = 0; j < its.size(); ++j) its[j] = theirs[j] = (its[j] + theirs[j]) / 2;
-        }
-      });
-    }
-  }
-  StalenessCounts staleness() const override { return {}; }
-  void leave(int) override {}
-
-  // Their mean.
-  ParameterSet parameters() const override {
-    std::vector<ParameterSet> all;
-    for (const std::unique_ptr<Seat>& seat : seats_) {
-      const std::lock_guard lock(seat->mutex);
-      all.push_back(seat->parameters);
-    }
-    ParameterSet mean = all.front();
-    for (std::size_t i = 0; i < mean.size(); ++i) {
-      dispatch(mean[i].type(), [&]<typename T>(std::type_identity<T>) {
-        if constexpr (std::is_floating_point_v<T>) {
-          const std::span<T> to = mean[i].values<T>();
-          for (std::size_t j = 0; j < to.size(); ++j) {
-            double sum = 0;
-            for (const ParameterSet& its : all) sum += static_cast<double>(its[i].values<T>()[j]);
-            to[j] = static_cast<T>(sum / static_cast<double>(all.size()));
-          }
-        }
-      });
-    }
-    return mean;
-  }
-
-  void save(ParameterSet& arrays) const override {
-    for (const NamedArray& array : parameters()) arrays.add(array.layout(), array.bytes());
-    for (std::size_t worker = 0; worker < seats_.size(); ++worker) {
-      const Seat& seat = *seats_[worker];
-      const std::lock_guard lock(seat.mutex);
-      for (const NamedArray& array : seat.parameters)
-        arrays.add({replica_prefix(worker) + array.name(), array.shape(), array.type()}, array.bytes());
-      seat.rule->save(arrays, worker_prefix(worker));
-      arrays.add(worker_prefix(worker) + "meetings", {}, ConstArray(&seat.meetings, 1, DataType::int64));
-    }
-  }
-
-  // Who was not there has the mean.
-  void restore(const ParameterSet& arrays) override {
-    for (std::size_t worker = 0; worker < seats_.size(); ++worker) {
-      Seat& seat = *seats_[worker];
-      const std::lock_guard lock(seat.mutex);
-      const std::string first = replica_prefix(worker) + seat.parameters[0].name();
-      copy_from(arrays, arrays.find(first) != nullptr ? replica_prefix(worker) : "", seat.parameters);
-      restore_rule(*seat.rule, arrays, worker);
-      const NamedArray* meetings = arrays.find(worker_prefix(worker) + "meetings");
-      seat.meetings = meetings != nullptr ? meetings->values<std::int64_t>()[0] : 0;
-    }
-  }
-
- private:
-  static constexpr std::uint64_t kMeetingDraws = 0x905519;
-
-  struct Seat {
-    mutable std::mutex mutex;
-    std::unique_ptr<UpdateRule> rule;
-    ParameterSet parameters;
-    std::int64_t meetings = 0;
-  };
-
-  static std::string replica_prefix(std::size_t worker) { return fmt::format("replica/{}/", worker); }
-
-  Seat& at(int worker) { return *seats_[static_cast<std::size_t>(worker)]; }
-
-  MixingMatrix mixing_;
-  std::uint64_t seed_;
-  std::vector<std::unique_ptr<Seat>> seats_;
-};
-
 }  // namespace
 
 std::unique_ptr<AsynchronousModel> make_asynchronous_model(ParameterSet parameters,
                                                            const AsynchronousServerOptions& options) {
-  const auto* server = std::get_if<strategy::ParameterServer>(&options.strategy);
-  if (server == nullptr) return std::make_unique<GossipModel>(parameters, options);
-  if (server->consistency == strategy::Consistency::lock_free)
+  if (options.gossip) return make_gossip_model(options.gossip);
+  if (options.strategy.consistency == strategy::Consistency::lock_free)
     return std::make_unique<LockFreeModel>(std::move(parameters), options);
-  return std::make_unique<VersionedModel>(std::move(parameters), *server, options);
+  return std::make_unique<VersionedModel>(std::move(parameters), options);
+}
+
+double share_of_batch(const GradientReply& reply) {
+  return static_cast<double>(reply.rows) / static_cast<double>(std::max<std::int64_t>(reply.batch_rows, 1));
 }
 
 AsynchronousServer::AsynchronousServer(ParameterSet parameters, const AsynchronousServerOptions& options)
@@ -337,14 +221,14 @@ std::optional<GradientWork> AsynchronousServer::next(int worker) {
 
 void AsynchronousServer::done(int worker, const GradientWork& work, const GradientReply& reply) {
   // Whoever is late, or ahead, has the rate of its own step; and its share of the batch counts.
-  const double share =
-      static_cast<double>(reply.rows) / static_cast<double>(std::max<std::int64_t>(reply.batch_rows, 1));
-  const double rate_factor = share * (options_.rate_factor ? options_.rate_factor(work.number / options_.workers) : 1);
-  if (reply.gradients) model_->push(worker, work, reply, rate_factor);
+  const double rate_factor =
+      share_of_batch(reply) * (options_.rate_factor ? options_.rate_factor(work.number / options_.workers) : 1);
+  const double bytes_exchanged = reply.gradients ? model_->push(worker, work, reply, rate_factor) : 0;
   const std::lock_guard lock(mutex_);
   on_their_way_.erase(worker);
   GradientReply numbers = reply;
   numbers.gradients = nullptr;
+  numbers.bytes_exchanged += bytes_exchanged;
   replies_.push_back(std::move(numbers));
   changed_.notify_all();
 }
@@ -357,6 +241,11 @@ void AsynchronousServer::leave(int worker) {
     on_their_way_.erase(its);
   }
   changed_.notify_all();
+}
+
+void AsynchronousServer::lose(int worker) {
+  model_->lose(worker);
+  leave(worker);
 }
 
 void AsynchronousServer::fail(std::exception_ptr why) {
@@ -389,6 +278,7 @@ AsynchronousStep AsynchronousServer::take_step() {
     const GradientReply& reply = replies_.front();
     step.rows += reply.rows;
     step.seconds += reply.seconds / static_cast<double>(count);
+    step.bytes_exchanged += reply.bytes_exchanged;
     step.spans.insert(step.spans.end(), reply.spans.begin(), reply.spans.end());
     step.loss += reply.weight * reply.loss;
     weight += reply.weight;

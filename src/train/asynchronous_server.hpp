@@ -21,11 +21,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <tutti/base/deadline.hpp>
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/coordinate/gossip.hpp>
 #include <tutti/coordinate/gradient_updates.hpp>
 #include <tutti/coordinate/main_model.hpp>
 #include <tutti/kernels/optimizer.hpp>
@@ -36,9 +36,9 @@
 namespace tutti::detail {
 
 struct AsynchronousServerOptions {
-  int workers = 1;                                                                 // and as many shards has each batch
-  std::variant<strategy::ParameterServer, strategy::Decentralized> strategy = {};  // the latter with gossip
-  std::uint64_t seed = 0;                                                          // of whom who meets
+  int workers = 1;  // and as many shards has each batch
+  strategy::ParameterServer strategy = {};
+  std::shared_ptr<Gossip> gossip = {};  // in place of it: everybody has parameters of its own
   OptimizerRule rule = {};
   std::vector<double> rate_factors = {};  // of the learning rate, by array
   std::function<double(std::int64_t step)> rate_factor =
@@ -63,7 +63,11 @@ struct GradientReply {
   std::vector<MetricSum> metrics = {};
   double seconds = 0;
   std::vector<StepSpan> spans = {};  // of a worker of this process
+  double bytes_exchanged = 0;        // between replicas
 };
+
+// Of the rows of its batch.
+double share_of_batch(const GradientReply& reply);
 
 struct AsynchronousStep {
   double loss = 0;
@@ -72,6 +76,7 @@ struct AsynchronousStep {
   std::vector<StepSpan> spans = {};
   std::vector<MetricSum> metrics = {};
   StalenessCounts staleness = {};  // empty where there are no versions
+  double bytes_exchanged = 0;
 };
 
 // What the workers train: with versions, or without, or everybody parameters of their own.
@@ -80,16 +85,20 @@ class AsynchronousModel {
   virtual ~AsynchronousModel() = default;
   // Waits while the worker is too far ahead of one that has not left, however long.
   virtual ModelSnapshot pull(int worker) = 0;
-  virtual void push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) = 0;
+  // Returns how many bytes of parameters workers have given to each other.
+  virtual double push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) = 0;
   // How old gradients were, of all up to now; empty where there are no versions.
   virtual StalenessCounts staleness() const = 0;
   virtual void leave(int worker) = 0;
+  // It has left, and what it had to itself is gone.
+  virtual void lose(int /*worker*/) {}
   virtual ParameterSet parameters() const = 0;
   // While nobody pushes.
   virtual void save(ParameterSet& arrays) const = 0;
   virtual void restore(const ParameterSet& arrays) = 0;
 };
 
+std::unique_ptr<AsynchronousModel> make_gossip_model(std::shared_ptr<Gossip> gossip);
 std::unique_ptr<AsynchronousModel> make_asynchronous_model(ParameterSet parameters,
                                                            const AsynchronousServerOptions& options);
 
@@ -105,6 +114,8 @@ class AsynchronousServer {
   void done(int worker, const GradientWork& work, const GradientReply& reply);
   // It is gone: what it was at is another's.
   void leave(int worker);
+  // So is what it had to itself.
+  void lose(int worker);
   // Everybody's run ends with this.
   void fail(std::exception_ptr why);
 

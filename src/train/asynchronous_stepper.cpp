@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <condition_variable>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@
 #include <tutti/train/torch_optimizer.hpp>
 
 #include "asynchronous_server.hpp"
+#include "gossip_model.hpp"
 #include "gradient_lines.hpp"
 #include "gradient_worker.hpp"
 #include "training.hpp"
@@ -51,6 +53,13 @@ std::shared_ptr<GradientWorkers> make_workers(const Training& training) {
   return workers;
 }
 
+// What the schedule makes of the learning rate.
+std::function<double(std::int64_t)> rate_of(const Training& training) {
+  return [run = training.run, steps = training.steps, steps_per_epoch = training.steps_per_epoch](std::int64_t step) {
+    return rate_factor(run->schedule, {.step = step, .steps = steps, .steps_per_epoch = steps_per_epoch});
+  };
+}
+
 // 0, 1, 2 to 3, 4 to 7, ...
 std::string staleness_name(std::int64_t age) {
   if (age < 2) return fmt::format("staleness_{}", age);
@@ -62,7 +71,6 @@ class AsynchronousStepper final : public Stepper {
  public:
   explicit AsynchronousStepper(const Training& training)
       : run_(training.run),
-        strategy_(strategy_of(*run_)),
         world_(training.options.world),
         first_step_(training.first_step()),
         steps_(training.steps),
@@ -73,23 +81,26 @@ class AsynchronousStepper final : public Stepper {
     keep_freed_memory();
     state_->workers = make_workers(training);
     TrainedParameters trained = trained_parameters(*run_, *net_);
+    gossip_ = make_gossip(*run_, trained, world_);
+    const auto* server = std::get_if<strategy::ParameterServer>(&parallel_of(*run_).aggregation);
     state_->server = std::make_shared<AsynchronousServer>(
-        values_of(trained), AsynchronousServerOptions{.workers = static_cast<int>(parallel_of(*run_).num_replicas),
-                                                      .strategy = strategy_,
-                                                      .seed = run_->seed,
-                                                      .rule = run_->optimizer,
-                                                      .rate_factors = std::move(trained.rate_factors),
-                                                      .rate_factor = rate_of(training),
-                                                      .metrics = run_->metrics.size(),
-                                                      .deadline = run_->train.deadline});
+        values_of(trained),
+        AsynchronousServerOptions{.workers = static_cast<int>(parallel_of(*run_).num_replicas),
+                                  .strategy = server != nullptr ? *server : strategy::ParameterServer{},
+                                  .gossip = gossip_,
+                                  .rule = run_->optimizer,
+                                  .rate_factors = std::move(trained.rate_factors),
+                                  .rate_factor = rate_of(training),
+                                  .metrics = run_->metrics.size(),
+                                  .deadline = run_->train.deadline});
   }
 
   ~AsynchronousStepper() override {
     // Where it has not come to its end nobody waits for anybody any more.
     if (!has_finished_) state_->server->fail(std::make_exception_ptr(Error("the run has ended")));
     lines_.reset();
-    std::unique_lock lock(state_->mutex);
-    state_->changed.wait_for(lock, run_->train.deadline, [&] { return state_->ended == state_->started; });
+    if (gossip_) gossip_->end("rank 0 has ended the run");
+    wait_for_workers();
   }
 
   std::string describe() const override {
@@ -98,6 +109,7 @@ class AsynchronousStepper final : public Stepper {
   }
 
   void begin(std::int64_t steps_taken) override {
+    if (gossip_ && world_ != nullptr) gossip_->connect(world_->transport());
     state_->server->begin(steps_taken, steps_);
     for (std::size_t worker = 0; worker < state_->workers->size(); ++worker) {
       // One that computes for longer than anybody waits keeps what it needs.
@@ -105,10 +117,12 @@ class AsynchronousStepper final : public Stepper {
       const std::lock_guard lock(state_->mutex);
       ++state_->started;
     }
-    if (world_ != nullptr)
-      lines_.emplace(*world_, state_->server,
-                     GradientLinesOptions{.replicas = static_cast<int>(parallel_of(*run_).num_replicas),
-                                          .deadline = run_->train.deadline});
+    if (world_ == nullptr) return;
+    GradientLinesOptions options{.replicas = static_cast<int>(parallel_of(*run_).num_replicas),
+                                 .deadline = run_->train.deadline};
+    // So that who is lost for one conversation is lost for both.
+    if (gossip_) options.pair = [this](int process) { return gossip_->pair(process); };
+    lines_.emplace(*world_, state_->server, options);
   }
 
   // Each gradient is applied at the rate of its own step; this is for whoever is told.
@@ -128,10 +142,14 @@ class AsynchronousStepper final : public Stepper {
       else
         same->value += static_cast<double>(count);
     }
+    if (gossip_) {
+      result.counts.push_back({"bytes_exchanged", its.bytes_exchanged});
+      result.problems = gossip_->take_problems();
+    }
     result.is_interrupted = is_interrupted;
     if (lines_) {
       result.is_interrupted |= lines_->is_interrupted();
-      result.problems = lines_->take_problems();
+      std::ranges::move(lines_->take_problems(), std::back_inserter(result.problems));
     }
     return result;
   }
@@ -164,6 +182,8 @@ class AsynchronousStepper final : public Stepper {
     has_finished_ = true;
     state_->server->end();
     if (lines_) lines_->finish(end);
+    wait_for_workers();
+    if (gossip_) gossip_->finish();
   }
 
  private:
@@ -202,16 +222,14 @@ class AsynchronousStepper final : public Stepper {
     std::size_t ended = 0;
   };
 
-  using Strategy = std::variant<strategy::ParameterServer, strategy::Decentralized>;
-
-  static Strategy strategy_of(const Run& run) {
-    const strategy::GradientAggregation& aggregation = parallel_of(run).aggregation;
-    if (const auto* decentralized = std::get_if<strategy::Decentralized>(&aggregation)) return *decentralized;
-    return std::get<strategy::ParameterServer>(aggregation);
+  void wait_for_workers() {
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait_for(lock, run_->train.deadline, [&] { return state_->ended == state_->started; });
   }
 
   std::string what_they_do() const {
-    if (const auto* decentralized = std::get_if<strategy::Decentralized>(&strategy_)) {
+    const strategy::GradientAggregation& aggregation = parallel_of(*run_).aggregation;
+    if (const auto* decentralized = std::get_if<strategy::Decentralized>(&aggregation)) {
       const MixingMatrix mixing(decentralized->topology,
                                 {.replicas = static_cast<int>(parallel_of(*run_).num_replicas), .seed = run_->seed});
       return fmt::format(
@@ -219,18 +237,12 @@ class AsynchronousStepper final : public Stepper {
           "topology {}: spectral gap {:.3g} for a gradient of each",
           strategy::topology_name(decentralized->topology), 1 - std::pow(mixing.gossip_eigenvalue(), mixing.size()));
     }
-    const auto& server = std::get<strategy::ParameterServer>(strategy_);
+    const auto& server = std::get<strategy::ParameterServer>(aggregation);
     const std::string sends = "send gradients to one that has the parameters; ";
     if (server.consistency == strategy::Consistency::bounded_staleness)
       return fmt::format("{}nobody is more than {} steps ahead of the slowest", sends, server.max_staleness);
     if (server.consistency == strategy::Consistency::lock_free) return "add to the same parameters, without locks";
     return sends + "nobody waits";
-  }
-
-  static std::function<double(std::int64_t)> rate_of(const Training& training) {
-    return [run = training.run, steps = training.steps, steps_per_epoch = training.steps_per_epoch](std::int64_t step) {
-      return rate_factor(run->schedule, {.step = step, .steps = steps, .steps_per_epoch = steps_per_epoch});
-    };
   }
 
   // With the running statistics of the first replica.
@@ -247,12 +259,12 @@ class AsynchronousStepper final : public Stepper {
   }
 
   std::shared_ptr<const Run> run_;
-  Strategy strategy_;
   Communicator* world_;
   std::int64_t first_step_;
   std::int64_t steps_;
   std::shared_ptr<GraphModule> net_;
   std::shared_ptr<State> state_;
+  std::shared_ptr<Gossip> gossip_;  // null for a parameter server
   std::optional<GradientLines> lines_;
   Evaluator evaluator_;
   bool has_finished_ = false;
@@ -267,18 +279,37 @@ void serve_gradients(Training& training) {
   if (training.checkpoint) {
     for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->set_buffers(training.checkpoint->arrays);
   }
+  const std::shared_ptr<Gossip> gossip = make_gossip(
+      run, trained_parameters(run, *made_net(run, training.weights, training.options.from)), training.options.world);
   start(training, {});
   const Slice here = replicas_here(run, training.options.world);
-  const RunEnd end = work_for(*training.options.world,
-                              {.first = static_cast<int>(here.first),
-                               .count = static_cast<int>(here.count),
-                               .compute =
-                                   [workers](int worker, std::int64_t task, const ParameterSet& parameters) {
-                                     return (*workers)[static_cast<std::size_t>(worker)]->compute(task, parameters);
-                                   },
-                               .prepare_thread = use_one_thread,
-                               .is_interrupted = training.options.is_interrupted,
-                               .deadline = run.train.deadline});
+  const auto first = static_cast<int>(here.first);
+  GradientWorkersOptions options{.first = first,
+                                 .count = static_cast<int>(here.count),
+                                 .compute =
+                                     [workers](int worker, std::int64_t task, const ParameterSet& parameters) {
+                                       return (*workers)[static_cast<std::size_t>(worker)]->compute(task, parameters);
+                                     },
+                                 .prepare_thread = use_one_thread,
+                                 .is_interrupted = training.options.is_interrupted,
+                                 .deadline = run.train.deadline};
+  if (gossip) {
+    if (training.checkpoint) gossip->restore(std::exchange(training.checkpoint->arrays, {}));
+    gossip->connect(training.options.world->transport());
+    options.pair = gossip->pair(0);
+    // Its parameters are here, and nothing of them goes to rank 0.
+    options.compute = [workers, gossip, first, shards = parallel_of(run).num_replicas, rate = rate_of(training)](
+                          int worker, std::int64_t task, const ParameterSet&) {
+      const int replica = first + worker;
+      GradientReply reply = (*workers)[static_cast<std::size_t>(worker)]->compute(task, *gossip->parameters(replica));
+      if (const auto gradients = std::exchange(reply.gradients, nullptr))
+        reply.bytes_exchanged =
+            learn_and_meet(*gossip, replica, *gradients, share_of_batch(reply) * rate(task / shards));
+      return reply;
+    };
+  }
+  const RunEnd end = work_for(*training.options.world, options);
+  if (gossip) gossip->finish();
   training.result.reason = end.reason;
   training.result.step = end.step;
 }

@@ -58,6 +58,7 @@ void send_ask(Transport& world, int worker, const Ask& ask, Deadline deadline) {
                   {"weight", bits_of(ask.reply.weight)},
                   {"metrics", std::move(metrics)},
                   {"seconds", bits_of(ask.reply.seconds)},
+                  {"bytes_exchanged", ask.reply.bytes_exchanged},
                   {"has_gradients", ask.reply.gradients != nullptr},
                   {"failure", ask.failure},
                   {"is_interrupted", ask.is_interrupted}};
@@ -72,7 +73,8 @@ Ask receive_ask(Transport& world, int worker, Deadline deadline) {
                     .batch_rows = head.at("batch_rows"),
                     .loss = double_in(head.at("loss")),
                     .weight = double_in(head.at("weight")),
-                    .seconds = double_in(head.at("seconds"))},
+                    .seconds = double_in(head.at("seconds")),
+                    .bytes_exchanged = head.at("bytes_exchanged")},
           .failure = head.at("failure"),
           .is_interrupted = head.at("is_interrupted")};
   for (const Json& its : head.at("metrics")) ask.reply.metrics.push_back({double_in(its.at(0)), double_in(its.at(1))});
@@ -113,7 +115,7 @@ std::string text_of(const std::exception_ptr& failure) {
 }
 
 // A world of rank 0 and another; both call it.
-std::unique_ptr<Transport> pair_with(Communicator& world, int process, Duration deadline) {
+std::shared_ptr<Transport> pair_with(Communicator& world, int process, Duration deadline) {
   const std::array members{kServer, Rank{process}};
   return world.transport().regroup(members, Deadline::after(deadline));
 }
@@ -131,7 +133,7 @@ struct GradientLines::Shared {
   bool talk(int worker, int process, const std::function<void(Transport&)>& f);
   RunEnd wait_for_end();
 
-  std::vector<std::unique_ptr<Transport>> worlds;  // of two, by process; none with rank 0 itself
+  std::vector<std::shared_ptr<Transport>> worlds;  // of two, by process; none with rank 0 itself
   std::shared_ptr<AsynchronousServer> server;
   Duration deadline;
   std::mutex mutex;
@@ -183,7 +185,7 @@ bool GradientLines::Shared::talk(int worker, int process, const std::function<vo
     f(*worlds[static_cast<std::size_t>(process)]);
     return true;
   } catch (const PeerError& error) {
-    server->leave(worker);
+    server->lose(worker);
     const std::lock_guard lock(mutex);
     if (!end && !is_dropped)
       problems.push_back(fmt::format(
@@ -198,7 +200,8 @@ GradientLines::GradientLines(Communicator& world, std::shared_ptr<AsynchronousSe
     : shared_(std::make_shared<Shared>(std::move(server), options.deadline)) {
   shared_->worlds.resize(static_cast<std::size_t>(world.size()));
   for (int p = 1; p < world.size(); ++p)
-    shared_->worlds[static_cast<std::size_t>(p)] = pair_with(world, p, options.deadline);
+    shared_->worlds[static_cast<std::size_t>(p)] =
+        options.pair ? options.pair(p) : pair_with(world, p, options.deadline);
   for (int p = 1; p < world.size(); ++p) {
     const Slice its = chunk(static_cast<std::size_t>(options.replicas), world.size(), p);
     for (std::size_t worker = its.first; worker < its.end(); ++worker) {
@@ -216,7 +219,7 @@ GradientLines::GradientLines(Communicator& world, std::shared_ptr<AsynchronousSe
 GradientLines::~GradientLines() {
   std::unique_lock lock(shared_->mutex);
   if (!shared_->end) {
-    for (const std::unique_ptr<Transport>& world : shared_->worlds) {
+    for (const std::shared_ptr<Transport>& world : shared_->worlds) {
       if (world) world->abort({FailureKind::cancelled, {kServer}, "rank 0 has ended the run"});
     }
   }
@@ -242,7 +245,8 @@ void GradientLines::finish(const RunEnd& end) {
 // --- the others ---
 
 RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
-  const std::unique_ptr<Transport> pair = pair_with(world, world.rank().value, options.deadline);
+  const std::shared_ptr<Transport> pair =
+      options.pair ? options.pair : pair_with(world, world.rank().value, options.deadline);
   Transport& transport = *pair;
   std::mutex mutex;
   std::exception_ptr failure;

@@ -31,7 +31,8 @@ struct RunEnd {
 };
 
 struct GradientLinesOptions {
-  int replicas = 1;  // of all processes, dealt out evenly
+  int replicas = 1;                                                  // of all processes, dealt out evenly
+  std::function<std::shared_ptr<Transport>(int process)> pair = {};  // a world of two that is there already
   Duration deadline = kDefaultDeadline;
 };
 
@@ -64,6 +65,7 @@ struct GradientWorkersOptions {
   ComputeGradients compute = {};
   std::function<void()> prepare_thread = {};
   std::function<bool()> is_interrupted = {};
+  std::shared_ptr<Transport> pair = {};  // a world of two with rank 0, where it is there already
   Duration deadline = kDefaultDeadline;
 };
 

@@ -45,10 +45,7 @@ bool is_asynchronous(const TrainingStrategy& strategy) {
 }
 
 // Why a run like this cannot go so.
-std::optional<std::string> why_not_asynchronous(const Run& run, int processes) {
-  const auto& parallel = std::get<strategy::DataParallel>(run.graph.effective_strategy());
-  if (processes > 1 && std::holds_alternative<strategy::Decentralized>(parallel.aggregation))
-    return fmt::format("gossip is for replicas of one process, and there are {}", processes);
+std::optional<std::string> why_not_asynchronous(const Run& run) {
   if (private_names(run.graph))
     return "replicas that do not wait for each other share all parameters, and a subgraph is Local";
   if (run.train.accumulate > 1)
@@ -340,7 +337,7 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
     return fmt::format("num_replicas: expected at least one for each of {} processes, found {}", processes,
                        parallel->num_replicas);
   if (detail::is_asynchronous(strategy)) {
-    if (const std::optional<std::string> why = detail::why_not_asynchronous(run, processes)) return why;
+    if (const std::optional<std::string> why = detail::why_not_asynchronous(run)) return why;
   }
   if (std::holds_alternative<strategy::ModelParallel>(strategy)) {
     for (const Subgraph& subgraph : run.graph.subgraphs()) {

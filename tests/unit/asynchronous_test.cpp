@@ -27,6 +27,7 @@ namespace tutti::asynchronous_test {
 namespace {
 
 using namespace tutti::testing;  // NOLINT: what this file is about
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -98,9 +99,10 @@ TEST(Asynchronous, OneReplicaLearnsWhatLocalDoes) {
 TEST(Asynchronous, TakesEveryRowOfAnEpochOnce) {
   const ScratchFolder scratch;
   int number = 0;
-  for (const char* consistency : {"asynchronous", "bounded_staleness", "lock_free"}) {
+  for (const Json& strategy :
+       {server(3, "asynchronous"), server(3, "bounded_staleness"), server(3, "lock_free"), gossip(3, "ring")}) {
     for (const int processes : {1, 2, 3}) {
-      SCOPED_TRACE(std::string(consistency) + " on " + std::to_string(processes));
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
       std::mutex mutex;
       std::vector<std::int64_t> taken;
       Registry registry;
@@ -125,7 +127,7 @@ TEST(Asynchronous, TakesEveryRowOfAnEpochOnce) {
                                                .classes = 3},
                                .open = [&] { return DataSplits{.train = std::make_shared<Numbered>(mutex, taken)}; }};
            }});
-      Json document = run_with(scratch / std::to_string(number++), server(3, consistency));
+      Json document = run_with(scratch / std::to_string(number++), strategy);
       document["data"] = {{"source", "numbered"}, {"batch_size", 12}};
       document["train"] = {{"epochs", 2}};
       const tutti::Run run = read_run(JsonDocument::parse(document.dump(), "run.json").root(), registry);
@@ -363,23 +365,88 @@ TEST(Asynchronous, TellsWhatReplicasDidWhen) {
   }
 }
 
+// On some processes, and then on others; with replicas that are not dealt out evenly.
 TEST(Gossip, LearnsAndGoesOn) {
   const ScratchFolder scratch;
   for (const char* topology : {"ring", "complete", "exponential", "torus", "random"}) {
-    SCOPED_TRACE(topology);
-    const Json document = calm_run(scratch / topology, gossip(4, topology));
-    const Trained first = train_small(read_small(document), {.interrupt_at = 60});
-    EXPECT_EQ(first.result.step, 60);
-    const Trained rest = train_small(read_small(document), {.resume = true});
-    EXPECT_EQ(rest.result.step, 120);
-    EXPECT_GT(rest.result.best.value.value_or(0), kLearnt);
-    EXPECT_THAT(rest.told->of<event::RunStarted>()[0].engine, HasSubstr(std::string("topology ") + topology));
-    // What is read is the mean of what everybody has.
-    const ParameterSet arrays = arrays_in(rest.result.last_checkpoint);
-    torch::Tensor sum = torch::zeros({6, 4}, torch::kFloat64);
-    for (const char* replica : {"0", "1", "2", "3"})
-      sum += tensor_of(arrays.at(std::string("replica/") + replica + "/hidden.weight")).to(torch::kFloat64);
-    EXPECT_LT((tensor_of(arrays.at("hidden.weight")).to(torch::kFloat64) - sum / 4).abs().max().item<double>(), 1e-6);
+    for (const int processes : {1, 2, 3}) {
+      SCOPED_TRACE(std::string(topology) + " on " + std::to_string(processes));
+      const Json document = calm_run(scratch / (topology + std::to_string(processes)), gossip(4, topology));
+      const Trained first = train_small(read_small(document), {.processes = processes, .interrupt_at = 60});
+      EXPECT_EQ(first.result.step, 60);
+      const ParameterSet between = arrays_in(first.result.last_checkpoint);
+      const Trained rest = train_small(read_small(document), {.processes = processes % 3 + 1, .resume = true});
+      EXPECT_EQ(rest.result.step, 120);
+      EXPECT_GT(rest.result.best.value.value_or(0), kLearnt);
+      EXPECT_THAT(rest.told->of<event::RunStarted>()[0].engine, HasSubstr(std::string("topology ") + topology));
+      // What is read is the mean of what everybody has.
+      const ParameterSet arrays = arrays_in(rest.result.last_checkpoint);
+      EXPECT_EQ(arrays.names(), between.names());
+      torch::Tensor sum = torch::zeros({6, 4}, torch::kFloat64);
+      for (const char* replica : {"0", "1", "2", "3"}) {
+        sum += tensor_of(arrays.at(std::string("replica/") + replica + "/hidden.weight")).to(torch::kFloat64);
+        const std::string optimizer = std::string("worker/") + replica + "/";
+        EXPECT_THAT(arrays.names(), Contains(StartsWith(optimizer + "state")));
+        // It went on from those that it had; replicas may have done all of a run before its first steps were looked at.
+        EXPECT_GE(arrays.at(optimizer + "meetings").values<std::int64_t>()[0],
+                  between.at(optimizer + "meetings").values<std::int64_t>()[0]);
+      }
+      EXPECT_LT((tensor_of(arrays.at("hidden.weight")).to(torch::kFloat64) - sum / 4).abs().max().item<double>(), 1e-6);
+    }
+  }
+}
+
+TEST(Gossip, CountsWhatReplicasGiveToEachOther) {
+  const ScratchFolder scratch;
+  for (const int processes : {1, 2}) {
+    const tutti::Run run = read_small(run_with(scratch / std::to_string(processes), gossip(3, "ring")));
+    double bytes = 0;
+    for (const event::StepEnded& step : train_small(run, {.processes = processes}).told->of<event::StepEnded>()) {
+      ASSERT_EQ(step.counts.size(), 1);
+      EXPECT_EQ(step.counts[0].name, "bytes_exchanged");
+      bytes += step.counts[0].value;
+    }
+    // One that cannot meet who it draws has sent its own for nothing, and draws again.
+    const double expected = 14 * footprint_of(run).moved.value_or(0);
+    EXPECT_GE(bytes, processes == 1 ? expected : 0.5 * expected);
+    EXPECT_LE(bytes, processes == 1 ? expected : 2.5 * expected);
+  }
+}
+
+// Wherever it is, all hear its sentence.
+TEST(Gossip, EndsForAllWhereAReplicaThrows) {
+  struct Failing final : Dataset {
+    std::int64_t size() const override { return 60; }
+    DataRows rows(std::span<const std::int64_t> numbers) const override {
+      if (++asked == 40) throw Error("the rows are gone");
+      const auto count = static_cast<std::int64_t>(numbers.size());
+      return {.inputs = {torch::ones({count, 4})}, .target = torch::zeros({count}, torch::kInt64)};
+    }
+    mutable std::atomic<int> asked = 0;
+  };
+  const ScratchFolder scratch;
+  for (const int processes : {1, 2, 3}) {
+    for (int again = 0; again < 5; ++again) {  // at another replica
+      Registry registry;
+      registry.data_sources.add(
+          {.name = "failing", .resolve = [&](const Options&) {
+             return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
+                                               .target = {.shape = {}, .type = ValueType::int64},
+                                               .classes = 3},
+                               .open = [its = std::make_shared<Failing>()] { return DataSplits{.train = its}; }};
+           }});
+      Json document = run_with(scratch / (std::to_string(processes) + std::to_string(again)), gossip(4, "complete"));
+      document["data"] = {{"source", "failing"}, {"batch_size", 12}};
+      document["train"] = {{"steps", 1000}};
+      const tutti::Run run = read_run(JsonDocument::parse(document.dump(), "run.json").root(), registry);
+      try {
+        (void)train_small(run, {.processes = processes});
+        ADD_FAILURE() << "it should have ended";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), StartsWith("step "));
+        EXPECT_THAT(error.what(), HasSubstr("the rows are gone"));
+      }
+    }
   }
 }
 
@@ -410,12 +477,6 @@ TEST(Asynchronous, IsTriedForItsMemory) {
   EXPECT_EQ(optimizer_state(server(3, "bounded_staleness")), one);
   EXPECT_EQ(optimizer_state(server(3, "lock_free")), 3 * one);
   EXPECT_EQ(optimizer_state(gossip(3, "ring")), 3 * one);
-}
-
-TEST(Gossip, IsForOneProcess) {
-  const ScratchFolder scratch;
-  EXPECT_EQ(why_not_trainable(read_small(run_with(scratch / "run", gossip(4, "ring"))), 2).value_or(""),
-            "gossip is for replicas of one process, and there are 2");
 }
 
 TEST(Asynchronous, RefusesWhatNeedsStepsThatAreTakenTogether) {
