@@ -490,14 +490,8 @@ void FederatedRounds::save(ParameterSet& arrays) const {
 }
 
 void FederatedRounds::restore(const ParameterSet& arrays) {
-  ParameterSet read;
-  for (const NamedArray& array : *parameters_) {
-    const NamedArray& its = arrays.at(array.name());
-    if (its.layout() != array.layout())
-      throw UsageError(
-          fmt::format("\"{}\" is {}, expected {}", array.name(), to_string(its.layout()), to_string(array.layout())));
-    read.add(its.layout(), its.bytes());
-  }
+  ParameterSet read = *parameters_;
+  copy_named(arrays, read);
   const std::span<const std::int64_t> counts = arrays.at(kCounts).values<std::int64_t>();
   if (counts.size() != 3) throw UsageError(fmt::format("{}: expected 3 numbers, found {}", kCounts, counts.size()));
   optimizer_.restore(arrays, read, kServerMoments);

@@ -37,16 +37,6 @@ void subtract(std::span<const std::byte> half, ParameterSet& from) {
   });
 }
 
-void copy_from(const ParameterSet& arrays, const std::string& prefix, ParameterSet& to) {
-  for (NamedArray& array : to) {
-    const NamedArray& saved = arrays.at(prefix + array.name());
-    if (saved.shape() != array.shape() || saved.type() != array.type())
-      throw UsageError(
-          fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()), to_string(array.layout())));
-    std::ranges::copy(saved.bytes(), array.bytes().begin());
-  }
-}
-
 }  // namespace
 
 GossipSeats::GossipSeats(const Slice& replicas, const ParameterSet& parameters,
@@ -186,7 +176,7 @@ void GossipSeats::restore(const ParameterSet& arrays, int replica) {
   const std::lock_guard lock(seat.mutex);
   const NamedArray* meetings = arrays.find(worker_prefix(replica) + "meetings");
   const bool was_there = meetings != nullptr;
-  copy_from(arrays, was_there ? replica_prefix(replica) : "", seat.parameters);
+  copy_named(arrays, seat.parameters, was_there ? replica_prefix(replica) : "");
   seat.rule->restore(arrays, worker_prefix(was_there ? replica : 0));
   seat.meetings = was_there ? meetings->values<std::int64_t>()[0] : 0;
 }

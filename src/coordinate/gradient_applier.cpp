@@ -269,16 +269,10 @@ void GradientApplier::restore(const ParameterSet& arrays, const std::string& pre
   const std::int64_t version = number("version", std::numeric_limits<std::int64_t>::max());
   const bool ascends = number("ascent", std::int64_t{1}) == 1;
   const double factor = number("rate_factor", std::numeric_limits<double>::max());
-  ParameterSet parameters;
-  for (const NamedArray& array : *expected) {
-    const NamedArray& saved = arrays.at(array.name());
-    if (saved.layout() != array.layout())
-      throw UsageError(
-          fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()), to_string(array.layout())));
-    if (!has_finite_numbers(saved))
-      throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", saved.name()));
-    parameters.add(saved.layout(), saved.bytes());
-  }
+  ParameterSet parameters = *expected;
+  copy_named(arrays, parameters);
+  if (const auto astray = std::ranges::find_if_not(parameters, has_finite_numbers); astray != parameters.end())
+    throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", astray->name()));
   model_.restore(std::move(parameters), version, [&] { rule_->restore(arrays, prefix + "rule/"); });
   mode_ = ascends ? GradientChangeMode::ascent : GradientChangeMode::descent;
   rate_factor_ = factor;

@@ -77,15 +77,7 @@ class OptimizerUpdate final : public UpdateRule {
     if (step.size() != 1 || step[0] < 0)
       throw UsageError(fmt::format("\"{}step\": expected one number from 0 on", prefix));
     std::vector<ParameterSet> state = state_;
-    for (std::size_t s = 0; s < state.size(); ++s) {
-      for (NamedArray& array : state[s]) {
-        const NamedArray& saved = arrays.at(state_name(prefix, s, array.name()));
-        if (saved.shape() != array.shape() || saved.type() != array.type())
-          throw UsageError(fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()),
-                                       to_string(array.layout())));
-        std::ranges::copy(saved.bytes(), array.bytes().begin());
-      }
-    }
+    for (std::size_t s = 0; s < state.size(); ++s) copy_named(arrays, state[s], state_name(prefix, s, ""));
     state_ = std::move(state);
     step_ = static_cast<std::uint64_t>(step[0]);
   }

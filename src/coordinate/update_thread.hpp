@@ -25,17 +25,6 @@
 
 namespace tutti::detail {
 
-// What a failure says.
-inline std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "something that is no std::exception";
-  }
-}
-
 // Any thread may call any of these, the destructor while others wait for room included.
 template <typename Update>
 class UpdateThread {

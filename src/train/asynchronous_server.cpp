@@ -73,16 +73,6 @@ void restore_rule(UpdateRule& rule, const ParameterSet& arrays, std::size_t work
   rule.restore(arrays, worker_prefix(was_there ? worker : 0));
 }
 
-void copy_from(const ParameterSet& arrays, const std::string& prefix, ParameterSet& to) {
-  for (NamedArray& array : to) {
-    const NamedArray& saved = arrays.at(prefix + array.name());
-    if (saved.shape() != array.shape() || saved.type() != array.type())
-      throw UsageError(
-          fmt::format("\"{}\" is {}, expected {}", saved.name(), to_string(saved.layout()), to_string(array.layout())));
-    std::ranges::copy(saved.bytes(), array.bytes().begin());
-  }
-}
-
 class LockFreeModel final : public AsynchronousModel {
  public:
   LockFreeModel(ParameterSet parameters, const AsynchronousServerOptions& options) : shared_(parameters) {
@@ -125,7 +115,7 @@ class LockFreeModel final : public AsynchronousModel {
 
   void restore(const ParameterSet& arrays) override {
     ParameterSet now = shared_.read();
-    copy_from(arrays, "", now);
+    copy_named(arrays, now);
     for (std::size_t worker = 0; worker < seats_.size(); ++worker) restore_rule(*seats_[worker].rule, arrays, worker);
     for (std::size_t i = 0; i < now.size(); ++i) {
       dispatch(now[i].type(), [&]<typename T>(std::type_identity<T>) {

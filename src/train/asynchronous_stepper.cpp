@@ -110,6 +110,7 @@ class AsynchronousStepper final : public Stepper {
 
   void begin(std::int64_t steps_taken) override {
     if (gossip_ && world_ != nullptr) gossip_->connect(world_->transport());
+    taken_ = steps_taken;
     state_->server->begin(steps_taken, steps_);
     for (std::size_t worker = 0; worker < state_->workers->size(); ++worker) {
       // One that computes for longer than anybody waits keeps what it needs.
@@ -130,6 +131,7 @@ class AsynchronousStepper final : public Stepper {
 
   StepResult step(bool is_interrupted) override {
     AsynchronousStep its = state_->server->take_step();
+    ++taken_;
     StepResult result{.loss = its.loss, .rows = its.rows, .spans = std::move(its.spans)};
     result.times.compute = its.seconds;
     for (std::size_t m = 0; m < run_->metrics.size(); ++m)
@@ -156,13 +158,13 @@ class AsynchronousStepper final : public Stepper {
 
   // Of one whole state, with the cores that the replicas leave free meanwhile.
   Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
-    const Pause pause(*state_->server);
+    const Pause pause = pause_server();
     fill_net();
     return evaluator_.evaluate(net_, rows);
   }
 
   void save(ParameterSet& arrays) override {
-    const Pause pause(*state_->server);
+    const Pause pause = pause_server();
     fill_net();
     state_->server->save(arrays);
     ParameterSet all;
@@ -197,6 +199,18 @@ class AsynchronousStepper final : public Stepper {
    private:
     AsynchronousServer& server_;
   };
+
+  // What has failed by now would have failed the next step.
+  Pause pause_server() const {
+    try {
+      return Pause(*state_->server);
+    } catch (const PeerError&) {
+      throw;
+    } catch (...) {
+      const std::string why = text_of(std::current_exception());
+      throw Error(fmt::format("step {}: {}", taken_ + 1, why.substr(0, why.find('\n'))));
+    }
+  }
 
   struct State {
     void work(int worker) {
@@ -262,6 +276,7 @@ class AsynchronousStepper final : public Stepper {
   Communicator* world_;
   std::int64_t first_step_;
   std::int64_t steps_;
+  std::int64_t taken_ = 0;
   std::shared_ptr<GraphModule> net_;
   std::shared_ptr<State> state_;
   std::shared_ptr<Gossip> gossip_;  // null for a parameter server

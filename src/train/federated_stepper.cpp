@@ -148,8 +148,8 @@ class FederatedStepper final : public Stepper {
 
   void restore(const ParameterSet& arrays) override {
     rounds_.restore(arrays);
-    take_from(arrays, kPersonal, ground_->personal);
-    take_from(arrays, "", ground_->fixed);
+    copy_named(arrays, ground_->personal, kPersonal);
+    copy_named(arrays, ground_->fixed);
     fill_named(ground_->fixed, *net_);
     clients_.restore(arrays, rounds_.parameters());
   }
@@ -200,17 +200,6 @@ class FederatedStepper final : public Stepper {
       all.add(array.layout(), own != nullptr ? own->bytes() : array.bytes());
     }
     fill_named(all, *net_);
-  }
-
-  // All of a set, out of arrays whose names have something before them.
-  static void take_from(const ParameterSet& arrays, const std::string& before, ParameterSet& set) {
-    for (NamedArray& array : set) {
-      const NamedArray& its = arrays.at(before + array.name());
-      if (its.shape() != array.shape() || its.type() != array.type())
-        throw UsageError(
-            fmt::format("\"{}\" is {}, expected {}", its.name(), to_string(its.layout()), to_string(array.layout())));
-      std::ranges::copy(its.bytes(), array.bytes().begin());
-    }
   }
 
   static void fill_named(const ParameterSet& set, const GraphModule& net) {

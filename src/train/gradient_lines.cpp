@@ -104,16 +104,6 @@ Answer receive_answer(Transport& world, int worker, Duration deadline) {
   return {.work = GradientWork{.number = number, .parameters = {.parameters = std::move(parameters)}}};
 }
 
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "what was thrown is no std::exception";
-  }
-}
-
 // A world of rank 0 and another; both call it.
 std::shared_ptr<Transport> pair_with(Communicator& world, int process, Duration deadline) {
   const std::array members{kServer, Rank{process}};

@@ -358,14 +358,8 @@ class OuterMixer final : public ReplicaMixer {
   // Where there is none they have in common what the checkpoint has.
   void restore(const ParameterSet& arrays) override {
     ParameterSet common = common_;
-    for (NamedArray& array : common) {
-      const NamedArray* saved = arrays.find(kCommon + array.name());
-      const NamedArray& its = saved != nullptr ? *saved : arrays.at(array.name());
-      if (its.shape() != array.shape() || its.type() != array.type())
-        throw UsageError(
-            fmt::format("\"{}\" is {}, expected {}", its.name(), to_string(its.layout()), to_string(array.layout())));
-      std::ranges::copy(its.bytes(), array.bytes().begin());
-    }
+    const bool was_there = !common.empty() && arrays.find(kCommon + common[0].name()) != nullptr;
+    copy_named(arrays, common, was_there ? kCommon : "");
     outer_.restore(arrays, common, "outer/");
     common_ = std::move(common);
   }

@@ -197,6 +197,20 @@ TEST(ParameterSet, SaysHowLayoutsDiffer) {
   EXPECT_EQ(difference(order), R"("steps" comes where "hidden.bias" is expected)");
 }
 
+TEST(ParameterSet, IsFilledByNameFromAnother) {
+  ParameterSet all;
+  const std::vector<float> values = {1, 2};
+  all.add("its/b", {2}, values);
+  all.add({.name = "b", .shape = {3}});
+  ParameterSet set;
+  set.add({.name = "b", .shape = {2}});
+  copy_named(all, set, "its/");
+  EXPECT_EQ(set.at("b").values<float>()[1], 2.0F);
+  EXPECT_EQ(usage_error([&] { copy_named(all, set); }), "\"b\" is float32 [3], expected float32 [2]");
+  EXPECT_NE(usage_error([&] { copy_named(all, set, "it/"); }), "");
+  EXPECT_EQ(set.at("b").values<float>()[1], 2.0F);
+}
+
 TEST(ParameterSet, FindsAmongMany) {
   ParameterSet set;
   for (int i = 0; i < 20'000; ++i) set.add({.name = std::to_string(i), .type = DataType::int32});

@@ -5,6 +5,7 @@
 //   an assertion our own bug: prints both values and ends the process (base/assert.hpp).
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -37,6 +38,17 @@ struct Failure {
   std::vector<Rank> ranks = {};
   std::string message = {};
 };
+
+// What was thrown says.
+inline std::string text_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "what was thrown is no std::exception";
+  }
+}
 
 class PeerError : public Error {
  public:

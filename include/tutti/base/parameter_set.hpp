@@ -152,4 +152,8 @@ class ParameterSet {
   std::map<std::string, std::size_t, std::less<>> indices_;
 };
 
+// Fills each array of `to` with the one that has its name, after the prefix, in `from`. A UsageError names the first
+// that is missing there or is of another shape or type; what comes before it is filled by then.
+void copy_named(const ParameterSet& from, ParameterSet& to, std::string_view prefix = {});
+
 }  // namespace tutti
