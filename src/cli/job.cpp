@@ -118,6 +118,7 @@ struct Member {
   std::unique_ptr<Stream> errors;
   bool ended = false;
   bool was_ended_by_us = false;
+  bool was_stopped = false;  // by somebody else
 };
 
 // From asking nicely to not asking: others may end by themselves, then are asked to, then are killed.
@@ -178,6 +179,7 @@ class RunningJob {
       if (member.ended) continue;
       if (member.child.running()) {
         any_running = true;
+        member.was_stopped |= member.child.stopped();
         continue;
       }
       member.ended = any_ended = true;
@@ -206,10 +208,11 @@ class RunningJob {
   // Of rank 0.
   bool has_ended_well() const { return members_[0].ended && members_[0].child.problem().empty(); }
 
-  // Whether others go on without this one, which has failed: they are told now.
+  // Whether others go on without this one, which has failed: they are told now. One that somebody has stopped was
+  // perhaps given up meanwhile, and can but fail when it wakes.
   bool goes_on_without(std::size_t i) {
     if (!job_.keep_going || i == 0 || first_failed_ || interrupted_) return false;
-    if (!members_[i].child.ended_by_signal() && !has_ended_well()) return false;
+    if (!members_[i].child.ended_by_signal() && !members_[i].was_stopped && !has_ended_well()) return false;
     const Rank rank{static_cast<int>(i)};
     lost_.push_back(rank);
     errors_.text() +=
@@ -290,7 +293,10 @@ class RunningJob {
         pass_on_to_groups(SIGTSTP);
         ::kill(::getpid(), SIGSTOP);
         return;
-      case SIGCONT: pass_on_to_groups(SIGCONT); return;
+      case SIGCONT:
+        pass_on_to_groups(SIGCONT);
+        for (Member& member : members_) member.was_stopped = false;  // as this one was
+        return;
       case SIGPIPE: return;
       default: break;
     }

@@ -239,6 +239,13 @@ expect 137 "rank 0 was ended by signal 9 (Killed) after 0." "${launch[@]}" --pro
 expect 3 "rank 1 ended with exit code 3 after 0." "${launch[@]}" --processes 2 --keep-going --grace 0.2 -- sh -c '[ $RANK != 1 ] || exit 3; exec sleep 100'
 # shellcheck disable=SC2016
 expect 4 "; rank 1 failed before" "${launch[@]}" --processes 2 --keep-going -- sh -c '[ $RANK = 0 ] || kill -9 $$; sleep 0.5; exit 4'
+# Who was stopped, and fails when it goes on, was perhaps given up by the others.
+# shellcheck disable=SC2016
+expect 0 "rank 1 ended with exit code 3 after" "${launch[@]}" --processes 3 --keep-going -- sh -c 'case $RANK in
+  0) until [ -e woke ]; do sleep 0.02; done; sleep 0.3 ;;
+  1) echo $$ >sleeper.new && mv sleeper.new sleeper; kill -STOP $$; touch woke; exit 3 ;;
+  2) until [ -s sleeper ] && grep -q "(.*) T" "/proc/$(cat sleeper)/stat"; do sleep 0.02; done; sleep 0.3; kill -CONT "$(cat sleeper)" ;;
+esac'
 # When rank 0 has ended well, nobody is waited for who may be stopped for ever.
 # shellcheck disable=SC2016
 expect 0 "the others ended well, without rank 1" "${launch[@]}" --processes 2 --keep-going --grace 0.2 -- sh -c '[ $RANK = 0 ] || kill -STOP $$'
