@@ -67,8 +67,30 @@ struct Gossip::Line {
   }
 };
 
+namespace {
+
+const GossipOptions& checked(const GossipOptions& its) {
+  const auto refuse_below = [](const char* name, std::int64_t least, std::int64_t found) {
+    if (found < least) throw UsageError(fmt::format("{}: expected at least {}, found {}", name, least, found));
+  };
+  refuse_below("replicas", 1, its.replicas);
+  refuse_below("processes", 1, its.processes);
+  refuse_below("process", 0, its.process);
+  if (its.process >= its.processes)
+    throw UsageError(
+        fmt::format("process: expected less than the {} that there are, found {}", its.processes, its.process));
+  if (its.replicas < its.processes)
+    throw UsageError(
+        fmt::format("replicas: expected one for each of {} processes, found {}", its.processes, its.replicas));
+  if (its.deadline <= Duration::zero())
+    throw UsageError(fmt::format("deadline: expected a time above 0, found {}", to_string(its.deadline)));
+  return its;
+}
+
+}  // namespace
+
 Gossip::Gossip(const ParameterSet& parameters, const GossipOptions& options)
-    : options_(options),
+    : options_(checked(options)),
       layout_(parameters),
       seats_(std::make_unique<detail::GossipSeats>(replicas_of(options.process), parameters, options.make_rule)),
       neighbours_(std::make_unique<detail::GossipNeighbours>(options.topology, options.replicas, options.seed)) {}
@@ -213,6 +235,8 @@ void Gossip::save(ParameterSet& arrays) {
 }
 
 void Gossip::lose(int replica) {
+  if (replica < 0 || replica >= options_.replicas)
+    throw UsageError(fmt::format("replica {}: there are {}", replica, options_.replicas));
   if (!neighbours_->lives(replica)) return;
   note_lost(replica);
   for (const std::unique_ptr<Line>& line : lines_) {
@@ -286,7 +310,10 @@ bool Gossip::answer(Line& line, std::vector<std::byte>& message) {
     delivery.copy_to(message);
   }
   Head head;
+  if (message.size() < sizeof head) throw Error("what came was no question of gossip");
   std::memcpy(&head, message.data(), sizeof head);
+  if (head.word == GossipWord::meet && message.size() != sizeof head + seats_->bytes())
+    throw Error("parameters came that are not of this model: the processes have different ones");
   const auto one = static_cast<int>(head.one);
   switch (head.word) {
     case GossipWord::meet: {

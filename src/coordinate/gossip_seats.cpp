@@ -70,13 +70,29 @@ std::shared_ptr<const ParameterSet> GossipSeats::parameters(int replica) const {
 }
 
 void GossipSeats::learn(int replica, const ParameterSet& gradients, double rate_factor) {
+  Seat& seat = at(replica);
+  {
+    const std::lock_guard lock(seat.mutex);
+    if (const std::string difference = seat.parameters.layout_difference(gradients); !difference.empty())
+      throw UsageError(fmt::format("these gradients are not of this model: {}", difference));
+  }
   for (const NamedArray& array : gradients) {
     if (!has_finite_numbers(array))
       throw UsageError(fmt::format("\"{}\" has gradients that are infinite or not a number", array.name()));
   }
-  Seat& seat = at(replica);
   const std::lock_guard lock(seat.mutex);
-  seat.rule->apply(seat.parameters, gradients, {.rate_factor = rate_factor});
+  if (seat.rule->never_fails()) return seat.rule->apply(seat.parameters, gradients, {.rate_factor = rate_factor});
+  ParameterSet changed = seat.parameters;
+  seat.rule->apply(changed, gradients, {.rate_factor = rate_factor});
+  if (!seat.parameters.same_layout(changed)) throw Error("the rule has made a model of other names, shapes or types");
+  seat.parameters = std::move(changed);
+}
+
+GossipSeats::Seat& GossipSeats::at(int replica) const {
+  if (!has(replica))
+    throw UsageError(fmt::format("replica {} is not of this process, which has {} from {} on", replica, replicas_.count,
+                                 replicas_.first));
+  return *seats_[static_cast<std::size_t>(replica) - replicas_.first];
 }
 
 std::uint64_t GossipSeats::count_meeting(int replica) {

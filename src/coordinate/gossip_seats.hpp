@@ -65,7 +65,8 @@ class GossipSeats {
     bool has_met = false;  // somebody meanwhile
   };
 
-  Seat& at(int replica) const { return *seats_[static_cast<std::size_t>(replica) - replicas_.first]; }
+  // A UsageError for one that is not here.
+  Seat& at(int replica) const;
 
   Slice replicas_;
   std::size_t bytes_ = 0;

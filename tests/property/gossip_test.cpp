@@ -404,8 +404,48 @@ TEST(Gossip, NeedsARule) {
   EXPECT_EQ(testing::usage_error([] { Gossip(zeros(), {}); }), "replicas that meet need a rule to learn by: make_rule");
 }
 
-TEST(Gossip, IsNotTouchedByGradientsThatAreNotFinite) {
+TEST(Gossip, RefusesWhatCannotBe) {
+  const auto why = [](GossipOptions options) {
+    options.make_rule = [] { return make_update_rule(Sgd{}); };
+    return testing::usage_error([&] { Gossip(zeros(), options); });
+  };
+  EXPECT_EQ(why({.replicas = 0}), "replicas: expected at least 1, found 0");
+  EXPECT_EQ(why({.processes = 0}), "processes: expected at least 1, found 0");
+  EXPECT_EQ(why({.replicas = 2, .process = -1, .processes = 2}), "process: expected at least 0, found -1");
+  EXPECT_EQ(why({.replicas = 2, .process = 2, .processes = 2}),
+            "process: expected less than the 2 that there are, found 2");
+  EXPECT_EQ(why({.replicas = 2, .processes = 3}), "replicas: expected one for each of 3 processes, found 2");
+  EXPECT_EQ(why({.deadline = Duration::zero()}), "deadline: expected a time above 0, found 0 s");
+  // The first two of four are here.
+  Gossip gossip(zeros(), {.replicas = 4, .processes = 2, .make_rule = [] { return make_update_rule(Sgd{}); }});
+  const std::string elsewhere = "replica 2 is not of this process, which has 2 from 0 on";
+  EXPECT_EQ(testing::usage_error([&] { gossip.learn(2, zeros()); }), elsewhere);
+  EXPECT_EQ(testing::usage_error([&] { (void)gossip.parameters(2); }), elsewhere);
+  EXPECT_EQ(testing::usage_error([&] { gossip.meet(2); }), elsewhere);
+  EXPECT_THAT(testing::usage_error([&] { gossip.meet(-1); }), HasSubstr("replica -1 is not of this process"));
+  EXPECT_EQ(testing::usage_error([&] { gossip.lose(4); }), "replica 4: there are 4");
+}
+
+// A rule of one's own may fail halfway.
+TEST(Gossip, IsNotTouchedByARuleThatThrows) {
+  struct Failing final : UpdateRule {
+    void apply(ParameterSet& parameters, const ParameterSet&, const UpdateStep&) override {
+      parameters[1].values<double>()[0] = 7;
+      throw Error("halfway");
+    }
+  };
+  Gossip gossip(zeros(), {.make_rule = [] { return std::make_unique<Failing>(); }});
+  EXPECT_THROW(gossip.learn(0, zeros()), Error);
+  EXPECT_EQ(gossip.mean(), zeros());
+}
+
+TEST(Gossip, IsNotTouchedByGradientsThatItRefuses) {
   Gossip gossip(zeros(), {.make_rule = [] { return make_update_rule(Sgd{}); }});
+  ParameterSet short_ones;
+  const std::vector<double> few = {1};
+  short_ones.add("double", {1}, few);
+  EXPECT_THAT(testing::usage_error([&] { gossip.learn(0, short_ones); }),
+              HasSubstr("these gradients are not of this model: "));
   ParameterSet gradients = zeros();
   gradients[1].values<double>()[2] = std::numeric_limits<double>::infinity();
   EXPECT_EQ(testing::usage_error([&] { gossip.learn(0, gradients); }),

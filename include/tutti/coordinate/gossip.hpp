@@ -64,10 +64,12 @@ struct GossipOptions {
   Duration deadline = kDefaultDeadline;  // for what another process answers; in a meeting a quarter of it
 };
 
-// Any thread may call any of these; for a replica, one at a time.
+// Any thread may call any of these; for a replica, one at a time. A replica that is not of this process is refused with
+// a UsageError.
 class Gossip {
  public:
-  // A UsageError for parameters that are not float32 or float64, and where there is no rule.
+  // A UsageError for parameters that are not float32 or float64, where there is no rule, and for options that cannot
+  // be.
   Gossip(const ParameterSet& parameters, const GossipOptions& options);
   // Breaks what is not finished.
   ~Gossip();
@@ -80,7 +82,8 @@ class Gossip {
   bool is_here(int replica) const;
   // As they are now: a copy.
   std::shared_ptr<const ParameterSet> parameters(int replica) const;
-  // A UsageError for gradients that are infinite or not a number.
+  // A UsageError for gradients that are not of this model, infinite or not a number. What the rule throws: nothing is
+  // changed.
   void learn(int replica, const ParameterSet& gradients, double rate_factor = 1);
   // Takes the mean with a neighbour that is drawn, where there is one. Returns how many bytes of parameters the two
   // have given to each other.
