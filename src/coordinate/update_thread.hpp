@@ -92,6 +92,7 @@ class UpdateThread {
     auto entry = std::make_shared<Entry>();
     entry->update = std::move(update);
     its.queue.push_back(std::move(entry));
+    ++its.entries;
     ++its.added;
     its.has_work.notify_one();
   }
@@ -119,7 +120,7 @@ class UpdateThread {
       if (shared_->is_running()) {
         if (shared_->server == std::this_thread::get_id())
           throw UsageError("stop() waits for the thread of the coordinator, and was called on it");
-        shared_->stop_after = shared_->added;
+        shared_->stop_after = shared_->entries;
         shared_->has_work.notify_all();
       }
     }
@@ -139,7 +140,7 @@ class UpdateThread {
     std::int64_t waiting = 0;
     for (const std::shared_ptr<Entry>& entry : dropped) waiting += entry->close();
     const std::lock_guard lock(shared_->mutex);
-    shared_->taken += waiting;
+    shared_->entries_taken += std::ssize(dropped);
     shared_->settled += waiting + kept;
     shared_->has_work.notify_all();
     return static_cast<std::size_t>(waiting + kept);
@@ -208,7 +209,7 @@ class UpdateThread {
     void serve() {
       std::exception_ptr failed;
       std::unique_lock lock(mutex);
-      const auto is_through = [&] { return stop_after && taken >= *stop_after; };
+      const auto is_through = [&] { return stop_after && entries_taken >= *stop_after; };
       while (!failed) {
         has_work.wait(lock, [&] { return is_ending || is_through() || !queue.empty(); });
         if (is_ending) break;
@@ -254,7 +255,7 @@ class UpdateThread {
       }
       entry = nullptr;  // large sets are freed while others go on
       lock.lock();
-      taken += count;
+      ++entries_taken;
       settled += through;
       return failed;
     }
@@ -266,8 +267,10 @@ class UpdateThread {
     std::condition_variable is_quiet;
     std::deque<std::shared_ptr<Entry>> queue;
     std::int64_t added = 0;
-    std::int64_t taken = 0;                  // from the queue
-    std::int64_t settled = 0;                // nothing more is to be done with them
+    std::int64_t settled = 0;  // nothing more is to be done with them
+    // What is merged is in an entry that was there before.
+    std::int64_t entries = 0;
+    std::int64_t entries_taken = 0;
     std::optional<std::int64_t> stop_after;  // when so many are taken
     bool is_ending = false;
     int senders = 0;

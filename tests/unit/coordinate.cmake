@@ -4,6 +4,8 @@ tutti_test(unit/client_selection_test LINKS tutti_coordinate fmt::fmt ONE_THREAD
 tutti_test(unit/update_codec_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(unit/federated_rounds_test LINKS tutti_coordinate fmt::fmt)
 tutti_test(unit/simulated_clients_test LINKS tutti_coordinate)
+tutti_test(unit/update_thread_test LINKS tutti_coordinate fmt::fmt)
+target_include_directories(unit_update_thread_test PRIVATE ${PROJECT_SOURCE_DIR}/src)
 tutti_test(unit/main_model_test LINKS tutti_coordinate)
 tutti_test(unit/update_rule_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(unit/distributed_gradients_coordinator_test LINKS tutti_coordinate)
