@@ -17,9 +17,15 @@
 namespace tutti::detail {
 namespace {
 
-// Batches of which all shards have come in; and the numbers of those that were in no step yet: a row for each shard.
+// Batches of which all shards have come in; and of those that were in no step yet the numbers, a row for each shard,
+// and how old gradients were, a row for each age.
 constexpr const char* kBatches = "asynchronous/batches";
 constexpr const char* kReplies = "asynchronous/replies";
+constexpr const char* kStaleness = "asynchronous/staleness";
+constexpr std::size_t kColumns = 5;  // of a reply, and two for each metric
+
+// Who is told of a step is near what the replicas have done: as far as none of them ever waits for it, if it is quick.
+constexpr std::int64_t kBatchesAhead = 2;
 
 // --- with versions ---
 
@@ -31,9 +37,10 @@ class VersionedModel final : public AsynchronousModel {
                  .max_staleness = options.strategy.max_staleness,
                  .staleness = {.rate_exponent = options.strategy.rate_exponent,
                                .delay_compensation = options.strategy.delay_compensation},
-                 // Who is gone is told by its thread or its transport.
-                 .heartbeat = options.deadline,
-                 .deadline = options.deadline}) {
+                 // Who is gone is told by its thread or its transport, and who is late by whoever waits for its task;
+                 // and all are silent while the run pauses.
+                 .heartbeat = kEndless,
+                 .deadline = kEndless}) {
     server_.set_model_parameters(std::move(parameters));
   }
 
@@ -169,7 +176,8 @@ void AsynchronousServer::wait(std::unique_lock<std::mutex>& lock, const char* wh
 
 bool AsynchronousServer::has_task() const {
   if (!again_.empty()) return true;
-  return handed_out_ < end_ && (pauses_ == 0 || handed_out_ % options_.workers != 0);
+  const std::int64_t end = std::min(end_, (steps_taken_ + kBatchesAhead) * options_.workers);
+  return handed_out_ < end && (pauses_ == 0 || handed_out_ % options_.workers != 0);
 }
 
 std::optional<std::int64_t> AsynchronousServer::take_task(int worker) {
@@ -252,6 +260,7 @@ void AsynchronousServer::fail(std::exception_ptr why) {
 
 void AsynchronousServer::begin(std::int64_t first, std::int64_t end) {
   const std::lock_guard lock(mutex_);
+  steps_taken_ = first;
   handed_out_ = std::max(handed_out_, first * options_.workers);
   end_ = end * options_.workers;
   changed_.notify_all();
@@ -279,12 +288,20 @@ AsynchronousStep AsynchronousServer::take_step() {
     replies_.pop_front();
   }
   if (weight > 0) step.loss /= weight;
+  count_staleness();
+  step.staleness = std::exchange(untold_staleness_, {});
+  ++steps_taken_;
+  changed_.notify_all();
+  return step;
+}
+
+// With the lock held.
+void AsynchronousServer::count_staleness() const {
   StalenessCounts now = model_->staleness();
   for (const auto& [age, number] : now) {
-    if (const std::int64_t more = number - staleness_before_[age]; more > 0) step.staleness[age] = more;
+    if (const std::int64_t more = number - staleness_before_[age]; more > 0) untold_staleness_[age] += more;
   }
   staleness_before_ = std::move(now);
-  return step;
 }
 
 void AsynchronousServer::pause() {
@@ -313,11 +330,16 @@ void AsynchronousServer::save(ParameterSet& arrays) const {
   arrays.add(kBatches, {}, ConstArray(&batches, 1, DataType::int64));
   std::vector<double> numbers;
   for (const GradientReply& reply : replies_) {
-    numbers.insert(numbers.end(), {static_cast<double>(reply.rows), reply.loss, reply.weight, reply.seconds});
+    numbers.insert(numbers.end(),
+                   {static_cast<double>(reply.rows), reply.loss, reply.weight, reply.seconds, reply.bytes_exchanged});
     for (const MetricSum& its : reply.metrics) numbers.insert(numbers.end(), {its.sum, its.count});
   }
-  const auto columns = static_cast<std::int64_t>(4 + 2 * options_.metrics);
+  const auto columns = static_cast<std::int64_t>(kColumns + 2 * options_.metrics);
   arrays.add(kReplies, {static_cast<std::int64_t>(replies_.size()), columns}, numbers);
+  count_staleness();
+  std::vector<std::int64_t> ages;
+  for (const auto& [age, number] : untold_staleness_) ages.insert(ages.end(), {age, number});
+  arrays.add(kStaleness, {static_cast<std::int64_t>(untold_staleness_.size()), 2}, ages);
 }
 
 void AsynchronousServer::restore(const ParameterSet& arrays, std::int64_t steps_taken) {
@@ -329,6 +351,12 @@ void AsynchronousServer::restore(const ParameterSet& arrays, std::int64_t steps_
   const std::int64_t done = std::max(batches->values<std::int64_t>()[0], steps_taken);
   handed_out_ = done * options_.workers;
   restore_replies(arrays, done - steps_taken);
+  staleness_before_ = model_->staleness();
+  untold_staleness_.clear();
+  if (const NamedArray* ages = arrays.find(kStaleness)) {
+    const std::span<const std::int64_t> numbers = ages->values<std::int64_t>();
+    for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) untold_staleness_[numbers[i]] = numbers[i + 1];
+  }
 }
 
 // With the lock held. With other workers, or metrics, what they told is one reply, and the rest of its batches have
@@ -336,15 +364,17 @@ void AsynchronousServer::restore(const ParameterSet& arrays, std::int64_t steps_
 void AsynchronousServer::restore_replies(const ParameterSet& arrays, std::int64_t steps_ahead) {
   replies_.clear();
   const NamedArray* saved = arrays.find(kReplies);
-  const std::size_t columns = 4 + 2 * options_.metrics;
+  const std::size_t columns = kColumns + 2 * options_.metrics;
   if (saved != nullptr && saved->shape().size() == 2 && saved->shape()[1] == static_cast<std::int64_t>(columns)) {
     const std::span<const double> numbers = saved->values<double>();
     for (std::size_t at = 0; at + columns <= numbers.size(); at += columns) {
       GradientReply reply{.rows = static_cast<std::int64_t>(numbers[at]),
                           .loss = numbers[at + 1],
                           .weight = numbers[at + 2],
-                          .seconds = numbers[at + 3]};
-      for (std::size_t m = at + 4; m < at + columns; m += 2) reply.metrics.push_back({numbers[m], numbers[m + 1]});
+                          .seconds = numbers[at + 3],
+                          .bytes_exchanged = numbers[at + 4]};
+      for (std::size_t m = at + kColumns; m < at + columns; m += 2)
+        reply.metrics.push_back({numbers[m], numbers[m + 1]});
       replies_.push_back(std::move(reply));
     }
   }
@@ -357,6 +387,7 @@ void AsynchronousServer::restore_replies(const ParameterSet& arrays, std::int64_
     its.loss = weight > 0 ? (its.weight * its.loss + last.weight * last.loss) / weight : 0;
     its.weight = weight;
     its.rows += last.rows;
+    its.bytes_exchanged += last.bytes_exchanged;
     for (std::size_t m = 0; m < its.metrics.size(); ++m) {
       its.metrics[m].sum += last.metrics[m].sum;
       its.metrics[m].count += last.metrics[m].count;

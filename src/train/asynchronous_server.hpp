@@ -123,6 +123,7 @@ class AsynchronousServer {
 
   // Steps from `first` to before `end`; those that a checkpoint has done already are left out.
   void begin(std::int64_t first, std::int64_t end);
+  // Workers are few batches ahead of it.
   AsynchronousStep take_step();
   // Until nothing is on its way, and no batch is done in part.
   void pause();
@@ -141,6 +142,7 @@ class AsynchronousServer {
   bool has_task() const;
   std::optional<std::int64_t> take_task(int worker);
   void restore_replies(const ParameterSet& arrays, std::int64_t steps_ahead);
+  void count_staleness() const;
 
   AsynchronousServerOptions options_;
   std::unique_ptr<AsynchronousModel> model_;
@@ -154,9 +156,9 @@ class AsynchronousServer {
   std::deque<std::int64_t> again_;            // of workers that are gone
   std::map<int, std::int64_t> on_their_way_;  // by worker: a task
   std::int64_t steps_taken_ = 0;
-  std::int64_t replies_before_ = 0;    // that were in steps taken
-  std::deque<GradientReply> replies_;  // without their gradients
-  StalenessCounts staleness_before_;   // of what was in steps taken
+  std::deque<GradientReply> replies_;         // without their gradients
+  mutable StalenessCounts staleness_before_;  // when it was counted last
+  mutable StalenessCounts untold_staleness_;  // of what was in no step yet
 };
 
 }  // namespace tutti::detail

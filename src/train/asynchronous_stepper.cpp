@@ -177,7 +177,7 @@ class AsynchronousStepper final : public Stepper {
   void restore(const ParameterSet& arrays) override {
     state_->server->restore(arrays, first_step_);
     fill_module(arrays, *net_);
-    for (const std::unique_ptr<GradientWorker>& worker : *state_->workers) worker->set_buffers(arrays);
+    for (const std::unique_ptr<GradientWorker>& worker : *state_->workers) worker->restore(arrays);
   }
 
   void finish(const RunEnd& end) {
@@ -292,7 +292,7 @@ void serve_gradients(Training& training) {
   const Run& run = *training.run;
   const std::shared_ptr<GradientWorkers> workers = make_workers(training);
   if (training.checkpoint) {
-    for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->set_buffers(training.checkpoint->arrays);
+    for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->restore(training.checkpoint->arrays);
   }
   const std::shared_ptr<Gossip> gossip = make_gossip(
       run, trained_parameters(run, *made_net(run, training.weights, training.options.from)), training.options.world);

@@ -133,8 +133,8 @@ ParameterSet GradientWorker::buffers() const {
   return buffers_;
 }
 
-void GradientWorker::set_buffers(const ParameterSet& arrays) {
-  for (const auto& item : net_->named_buffers()) copy_to_tensor(arrays.at(item.key()), item.value());
+void GradientWorker::restore(const ParameterSet& arrays) {
+  fill_module(arrays, *net_);
   keep_buffers();
 }
 

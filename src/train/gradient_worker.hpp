@@ -43,7 +43,8 @@ class GradientWorker {
 
   // As they were after the last task: any thread.
   ParameterSet buffers() const;
-  void set_buffers(const ParameterSet& arrays);
+  // All that tasks do not bring: buffers, and parameters that are frozen.
+  void restore(const ParameterSet& arrays);
 
  private:
   GradientReply compute_gradients(std::int64_t task, const ParameterSet& parameters);

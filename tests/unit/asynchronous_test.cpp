@@ -185,6 +185,95 @@ TEST(Asynchronous, GoesOnWhereItEnded) {
   }
 }
 
+// Parameters that are frozen travel with no task.
+TEST(Asynchronous, GoesOnWithTheFrozenLayersThatItBeganWith) {
+  const ScratchFolder scratch;
+  Json before = small_run(scratch / "before");
+  before["seed"] = 99;
+  before["train"] = {{"steps", 40}};
+  const std::filesystem::path from = train_small(read_small(before)).result.last_checkpoint;
+  int number = 0;
+  for (const Json& strategy :
+       {server(2, "asynchronous"), server(2, "bounded_staleness"), server(2, "lock_free"), gossip(2, "ring")}) {
+    for (const int processes : {1, 2}) {
+      SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+      // Nothing moves, so that losses tell what they were computed with, whoever is faster.
+      Json document = run_with(scratch / std::to_string(number++), strategy);
+      document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+      document["data"]["shuffle"] = false;
+      document["graph"]["nodes"][0]["frozen"] = true;
+      document["graph"]["nodes"][1]["nodes"][2]["p"] = 0;
+      document["train"] = {{"epochs", 2}};
+      const auto losses = [](const Trained& trained, std::int64_t first, std::int64_t end) {
+        double sum = 0;
+        for (const event::StepEnded& step : trained.told->of<event::StepEnded>()) {
+          if (step.step > first && step.step <= end) sum += step.loss;
+        }
+        return sum;
+      };
+      const Trained whole = train_small(read_small(document), {.processes = processes, .from = from});
+      document["output"] = (scratch / std::to_string(number++)).string();
+      const Trained first =
+          train_small(read_small(document), {.processes = processes, .from = from, .interrupt_at = 6});
+      const Trained rest = train_small(read_small(document), {.processes = processes, .resume = true});
+      ASSERT_EQ(rest.result.step, 12);
+      EXPECT_NEAR(losses(first, 0, 6) + losses(rest, 6, 12), losses(whole, 0, 12), 1e-4);
+    }
+  }
+}
+
+// Else an evaluation would be of what comes long after the step that it is told of.
+TEST(Asynchronous, IsNeverFarAheadOfTheStepThatIsTold) {
+  struct Counted final : Dataset {
+    explicit Counted(std::atomic<std::int64_t>& its) : rows_taken(its) {}
+    std::int64_t size() const override { return 60; }
+    DataRows rows(std::span<const std::int64_t> numbers) const override {
+      const auto count = static_cast<std::int64_t>(numbers.size());
+      if (count > 1) rows_taken += count;  // the first one is looked at by itself
+      return {.inputs = {torch::ones({count, 4})}, .target = torch::zeros({count}, torch::kInt64)};
+    }
+    std::atomic<std::int64_t>& rows_taken;
+  };
+  struct Slow final : Observer {
+    Slow(std::atomic<std::int64_t>& its, std::int64_t its_steps) : rows_taken(its), steps(its_steps) {}
+    void on(const Event& event) override {
+      const auto* step = std::get_if<event::StepEnded>(&event);
+      if (step == nullptr) return;
+      const std::int64_t most = 12 * std::min(step->step + 2, steps);
+      // As far as they come.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (rows_taken < most && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      for (int i = 0; i < 200; ++i) std::this_thread::yield();
+      ahead = std::max<std::int64_t>(ahead, rows_taken - most);
+    }
+    std::atomic<std::int64_t>& rows_taken;
+    std::int64_t steps;
+    std::int64_t ahead = -1;
+  };
+  const ScratchFolder scratch;
+  for (const Json& strategy : {server(3, "asynchronous"), server(3, "lock_free"), gossip(3, "ring")}) {
+    std::atomic<std::int64_t> rows_taken = 0;
+    Registry registry;
+    registry.data_sources.add(
+        {.name = "counted", .resolve = [&](const Options&) {
+           return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
+                                             .target = {.shape = {}, .type = ValueType::int64},
+                                             .classes = 3},
+                             .open = [&] { return DataSplits{.train = std::make_shared<Counted>(rows_taken)}; }};
+         }});
+    Json document = run_with(scratch / "run", strategy);
+    document["data"] = {{"source", "counted"}, {"batch_size", 12}};
+    document["train"] = {{"steps", 20}};
+    const tutti::Run run = read_run(JsonDocument::parse(document.dump(), "run.json").root(), registry);
+    rows_taken = 0;
+    const auto slow = std::make_shared<Slow>(rows_taken, 20);
+    Events events;
+    events.add(slow);
+    EXPECT_EQ(train(run, events).step, 20);
+    EXPECT_EQ(slow->ahead, 0) << strategy;
+  }
+}
+
 TEST(Asynchronous, LearnsOnThreadsAndOnProcesses) {
   const ScratchFolder scratch;
   int number = 0;
@@ -202,13 +291,17 @@ TEST(Asynchronous, LearnsOnThreadsAndOnProcesses) {
 TEST(Asynchronous, TellsHowOldGradientsWere) {
   const ScratchFolder scratch;
   for (const int processes : {1, 2}) {
-    const Trained trained = train_small(
-        read_small(run_with(scratch / std::to_string(processes), server(4, "asynchronous"))), {.processes = processes});
+    const tutti::Run run = read_small(run_with(scratch / std::to_string(processes), server(4, "asynchronous")));
+    // What was done ahead of an interruption is told by who goes on.
+    const Trained first = train_small(run, {.processes = processes, .interrupt_at = 6});
+    const Trained trained = train_small(run, {.processes = processes, .resume = true});
     double gradients = 0;
-    for (const event::StepEnded& step : trained.told->of<event::StepEnded>()) {
-      for (const NamedNumber& count : step.counts) {
-        EXPECT_THAT(count.name, StartsWith("staleness_"));
-        gradients += count.value;
+    for (const Trained* part : {&first, &trained}) {
+      for (const event::StepEnded& step : part->told->of<event::StepEnded>()) {
+        for (const NamedNumber& count : step.counts) {
+          EXPECT_THAT(count.name, StartsWith("staleness_"));
+          gradients += count.value;
+        }
       }
     }
     EXPECT_EQ(gradients, 14 * 4);
@@ -341,11 +434,14 @@ TEST(Asynchronous, TakesMoreTimeForAnEvaluationThanForAStep) {
                            .open = [train] { return DataSplits{.train = train, .test = std::make_shared<Slow>()}; }};
        }});
   int number = 0;
-  for (const Json& strategy : {server(2, "asynchronous"), server(2, "bounded_staleness", {{"max_staleness", 0}})}) {
+  // Of the last batch of an epoch one of three replicas has no rows: its clock stands still.
+  for (const Json& strategy : {server(2, "asynchronous"), server(2, "bounded_staleness", {{"max_staleness", 0}}),
+                               server(3, "bounded_staleness", {{"max_staleness", 1}})}) {
     for (const int processes : {1, 2}) {
       SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
       Json document = run_with(scratch / std::to_string(number++), strategy);
-      document["data"] = {{"source", "slow"}, {"batch_size", 12}};
+      document["graph"]["nodes"][1]["nodes"][0]["op"] = "layer_norm";
+      document["data"] = {{"source", "slow"}, {"batch_size", strategy["num_replicas"] == 3 ? 29 : 12}};
       document["train"] = {{"steps", 4}, {"evaluate_every", 2}, {"deadline", 1}};
       const Trained trained = train_small(read_small(document, registry), {.processes = processes});
       EXPECT_EQ(trained.result.step, 4);
@@ -387,7 +483,7 @@ TEST(Gossip, LearnsAndGoesOn) {
         sum += tensor_of(arrays.at(std::string("replica/") + replica + "/hidden.weight")).to(torch::kFloat64);
         const std::string optimizer = std::string("worker/") + replica + "/";
         EXPECT_THAT(arrays.names(), Contains(StartsWith(optimizer + "state")));
-        // It went on from those that it had; replicas may have done all of a run before its first steps were looked at.
+        // It went on from those that it had.
         EXPECT_GE(arrays.at(optimizer + "meetings").values<std::int64_t>()[0],
                   between.at(optimizer + "meetings").values<std::int64_t>()[0]);
       }
