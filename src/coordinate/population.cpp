@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <map>
 #include <set>
 #include <system_error>
@@ -275,6 +276,7 @@ std::optional<MemberReply> Population::next_reply(MemberPool& pool) {
 
 MemberRecord Population::settle(MemberReply& reply, const Plan& plan) {
   MemberRecord record{.generation = reply.generation,
+                      .of = options_.strategy.generations,
                       .member = reply.member,
                       .parent = plan.parent,
                       .copied = plan.copied,
@@ -363,7 +365,7 @@ std::vector<MemberRecord> Population::of_generation(std::int64_t generation) con
 }
 
 std::optional<MemberRecord> Population::best() const {
-  const MemberRecord* best = best_until(options_.strategy.generations);
+  const MemberRecord* best = best_until(std::ssize(best_until_));
   return best == nullptr ? std::nullopt : std::optional(*best);
 }
 
@@ -482,8 +484,9 @@ void Population::resume() {
       throw UsageError(fmt::format("{} is of another search space: {}", log_->file().string(), *why));
   }
   history_ = options_.strategy.pace == strategy::Pace::in_step ? whole_generations(records) : whole_members(records);
-  finished_ = options_.strategy.generations;
   count_all();
+  // There may be more than are asked for now.
+  finished_ = std::numeric_limits<std::int64_t>::max();
   for (std::int64_t member = 0; member < size(); ++member)
     finished_ = std::min(finished_, last_of(member) == nullptr ? 0 : last_of(member)->generation);
   // Where the best, which is kept, cannot be read any more, that is told, and the best of those that are there counts.

@@ -42,6 +42,7 @@ bool MemberRecord::has_copied(strategy::MemberPart part) const { return strategy
 nlohmann::ordered_json to_json(const MemberRecord& record) {
   ordered_json json;
   json["generation"] = record.generation;
+  if (record.of > 0) json["of"] = record.of;
   json["member"] = record.member;
   json["score"] = record.score ? ordered_json(*record.score) : ordered_json();
   if (!record.samples.empty()) json["samples"] = record.samples;
@@ -59,6 +60,7 @@ MemberRecord member_record_from_json(const JsonValue& value) {
   MemberRecord record{.generation = value.at("generation").integer({.min = 1}),
                       .member = value.at("member").integer({.min = 0}),
                       .hyper_parameters = hyper_parameters_from_json(value.at("hyper_parameters"))};
+  if (const auto of = value.find("of")) record.of = of->integer({.min = record.generation});
   if (const JsonValue score = value.at("score"); !score.is_null()) record.score = score.number();
   if (const auto samples = value.find("samples")) {
     for (const JsonValue& sample : samples->elements()) record.samples.push_back(sample.number());
@@ -74,7 +76,7 @@ MemberRecord member_record_from_json(const JsonValue& value) {
           kParts[static_cast<std::size_t>(std::ranges::find(names, part.one_of(names)) - names.begin())]);
   }
   value.refuse_other_keys(
-      {"generation", "member", "score", "samples", "failure", "parent", "copied", "hyper_parameters"});
+      {"generation", "of", "member", "score", "samples", "failure", "parent", "copied", "hyper_parameters"});
   return record;
 }
 

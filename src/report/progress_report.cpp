@@ -226,6 +226,7 @@ class ProgressReport::Teller {
   void on(const event::RunStarted& run) {
     progress_.start(run, options_.clock());
     last_generation_ = {};
+    best_score_.reset();
     told_ = options_.clock();
     std::string steps = run.steps > 0 ? fmt::format("{}", run.steps) : "";
     if (run.steps > 0 && run.rows_per_step > 0) steps += fmt::format(" of {} rows", run.rows_per_step);
@@ -255,7 +256,10 @@ class ProgressReport::Teller {
                                  evaluation.is_best ? "  best so far" : ""));
   }
 
-  void on(const event::MemberEvaluated& member) { last_generation_.add(member); }
+  void on(const event::MemberEvaluated& member) {
+    last_generation_.add(member);
+    if (member.is_best) best_score_ = member.score;
+  }
 
   void on(const event::GenerationWentOn& generation) {
     progress_.add(generation);
@@ -284,8 +288,8 @@ class ProgressReport::Teller {
                                                                                         : "interrupted";
     std::string what;
     if (const std::optional<double>& loss = progress_.state().loss) what = ", loss " + format_measure(*loss);
-    if (const auto& generation = last_generation_.ended(); generation && std::isfinite(generation->best_score))
-      what += fmt::format(", best {} {}", generation->score_name, format_measure(generation->best_score));
+    if (const auto& generation = last_generation_.ended(); generation && best_score_)
+      what += fmt::format(", best {} {}", generation->score_name, format_measure(*best_score_));
     erase();
     for (const std::string& line : last_generation_.table()) say_unless_quiet(line);
     say(fmt::format("{} at {} {}, in {}{}", how, progress_.state().unit, run.step, format_duration(run.seconds), what));
@@ -348,7 +352,8 @@ class ProgressReport::Teller {
   ProgressOptions options_;
   Progress progress_;
   LastGeneration last_generation_;
-  double told_ = 0;  // when steps were told last
+  std::optional<double> best_score_;  // of all members, where one has reached it since the run began
+  double told_ = 0;                   // when steps were told last
   bool is_drawn_ = false;
 };
 

@@ -73,6 +73,14 @@ MemberThreadsOptions threads_for(const Training& training, const strategy::Popul
           .prepare_thread = use_one_thread};
 }
 
+// Whether some of its rates depend on how long it is.
+bool goes_by_length(const Run& run) {
+  const schedule::Kind& kind = run.schedule.kind;
+  const auto is_searched = [](const SearchDimension& its) { return its.path.starts_with("schedule"); };
+  return !(std::holds_alternative<schedule::Constant>(kind) || std::holds_alternative<schedule::Step>(kind)) ||
+         std::ranges::any_of(run.search.dimensions, is_searched);
+}
+
 // On rank 0, or where there is one process.
 class PopulationFit {
  public:
@@ -83,7 +91,10 @@ class PopulationFit {
   void run(std::int64_t places) {
     if (training_.options.resume) resume();
     settle_first_weights();
-    if (!training_.goes_on) refuse_what_no_member_can_be();
+    if (training_.goes_on)
+      refuse_what_members_are_not();
+    else
+      refuse_what_no_member_can_be();
     if (training_.options.trace)
       training_.warnings.emplace_back("--trace: what members do is not traced; the timeline stays empty");
     start(training_, {.engine = describe(places), .notes = {}, .warnings = {}});
@@ -91,6 +102,9 @@ class PopulationFit {
     if (!training_.goes_on) write_progress();
     best_ = population_.best();
     if (best_ && is_written(*best_)) written_ = best_;
+    // One that was killed when these were in the log has not told of them.
+    for (std::int64_t generation = training_.steps_before + 1; generation <= population_.finished(); ++generation)
+      end_generation(generation);
     const PopulationResult result = run_generations();
     // Unless it is; a run that was killed may have left it to this one.
     const bool is_another = write_best(result.generations);
@@ -179,6 +193,26 @@ class PopulationFit {
     throw UsageError(*why);
   }
 
+  // Weights of another graph would be found by all of them, too.
+  void refuse_what_members_are_not() {
+    const std::optional<MemberRecord> best = population_.best();
+    if (!best) return;
+    const auto ground = std::make_shared<const MemberGround>(training_);
+    const auto state = population_.state_of(*best);
+    const auto member = make_graph_member(ground, {.member = best->member,
+                                                   .generation = best->generation,
+                                                   .hyper_parameters = best->hyper_parameters,
+                                                   .seed = member_seed(run_.seed, best->member),
+                                                   .state = state});
+    try {
+      member->load(*state);
+    } catch (const UsageError& error) {
+      throw UsageError(
+          fmt::format("the population in {} has not the weights of this graph: {}; --output takes another folder",
+                      run_.output, error.what()));
+    }
+  }
+
   // What members begin with; those that have begun need it no more.
   void settle_first_weights() {
     const std::string given = training_.weights ? fs::absolute(training_.options.from).string() : "";
@@ -211,12 +245,26 @@ class PopulationFit {
       compare_with_earlier();
       population_.resume();
     }
+    read_progress();
     if (population_.history().empty()) {
+      if (training_.options.from.empty() && !progress_.from.empty())
+        throw UsageError(
+            fmt::format("no generation is finished in {}, and members began with weights; expected the "
+                        "same, --from {}",
+                        run_.output, progress_.from));
+      progress_ = {};
       training_.warnings.push_back(fmt::format("there is no generation to resume in {}: beginning", run_.output));
       return;
     }
-    training_.steps_before = population_.finished();
-    read_progress();
+    training_.seconds_before = progress_.seconds;
+    if (progress_.evaluated > population_.finished()) progress_.evaluated = 0;  // what came of them is gone
+    if (goes_by_length(run_) && population_.finished() < strategy_.generations &&
+        population_.history().back().of != strategy_.generations)
+      training_.warnings.push_back(
+          fmt::format("there are more or fewer generations than were meant to be: from now on the schedule of the "
+                      "learning rate is that of {}",
+                      strategy_.generations));
+    training_.steps_before = std::min(progress_.told, population_.finished());
     training_.goes_on = true;
   }
 
@@ -224,6 +272,7 @@ class PopulationFit {
 
   struct Progress {
     double seconds = 0;          // of training
+    std::int64_t told = 0;       // generations that reports were told of
     std::int64_t evaluated = 0;  // after so many generations the best was, with the rows to test with
     std::string from = {};       // the file of weights that members began with
   };
@@ -232,7 +281,10 @@ class PopulationFit {
 
   void write_progress() {
     progress_.seconds = training_.seconds();
-    const Json json{{"seconds", progress_.seconds}, {"evaluated", progress_.evaluated}, {"from", progress_.from}};
+    const Json json{{"seconds", progress_.seconds},
+                    {"told", progress_.told},
+                    {"evaluated", progress_.evaluated},
+                    {"from", progress_.from}};
     fs::create_directories(progress_file().parent_path());
     write_file(progress_file(), json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
@@ -242,13 +294,12 @@ class PopulationFit {
       const JsonDocument document = JsonDocument::read_file(progress_file());
       const JsonValue its = document.root();
       progress_ = {.seconds = its.at("seconds").number(),
+                   .told = its.at("told").integer(),
                    .evaluated = its.at("evaluated").integer(),
                    .from = its.at("from").string()};
     } catch (const UsageError&) {
-      return;  // nothing of what is learnt depends on it
+      progress_ = {.told = population_.finished()};  // nothing of what is learnt depends on it
     }
-    training_.seconds_before = progress_.seconds;
-    if (progress_.evaluated > population_.finished()) progress_.evaluated = 0;  // what came of them is gone
   }
 
   void compare_with_earlier() {
@@ -259,15 +310,6 @@ class PopulationFit {
       return;  // Without it nobody can tell.
     }
     refuse_other_population(before, *run_.resolved);
-    const auto generations = [](const Json& its) {
-      return its.value("graph", Json::object()).value("strategy", Json::object()).value("generations", Json());
-    };
-    if (!std::holds_alternative<schedule::Constant>(run_.schedule.kind) &&
-        generations(before) != generations(*run_.resolved))
-      training_.warnings.emplace_back(
-          "there are more or fewer generations than before: the schedule of the learning rate is stretched to them, "
-          "and "
-          "best_run.json, which has it so for all generations, may not reach the score again");
     const std::vector<std::string> changes = changes_since(before, *run_.resolved);
     if (!changes.empty())
       training_.warnings.push_back(
@@ -326,6 +368,7 @@ class PopulationFit {
     its.median_score = median_of(std::move(scores));
     training_.events.tell(its);
     (void)write_best(generation);
+    progress_.told = generation;
     write_progress();
   }
 
@@ -375,7 +418,9 @@ class PopulationFit {
     Json document = with_values(document_of_member(run_), all_values(run_.search, best.hyper_parameters)).root().raw();
     std::vector<RunPhase> phases;
     for (const MemberRecord& record : population_.lineage_of(best)) {
-      RunPhase phase = phase_of_generation(strategy_, record.generation);
+      strategy::PopulationBased then = strategy_;
+      if (record.of > 0) then.generations = record.of;
+      RunPhase phase = phase_of_generation(then, record.generation);
       phase.seed = member_seed(run_.seed, record.member);
       phase.new_optimizer = record.parent && record.has_copied(strategy::MemberPart::weights) &&
                             !record.has_copied(strategy::MemberPart::optimizer_state);

@@ -121,6 +121,15 @@ void refuse_other_population(const Json& before, const Json& now) {
                       was.dump(), is.dump()));
   };
   const auto best_by = [](const Json& run) { return run.value("train", Json::object()).value("best_by", Json()); };
+  // The loss, where no metric is meant.
+  const auto judge = [&](const Json& run) {
+    const Json by = best_by(run);
+    for (const Json& metric : run.value("metrics", Json::array())) {
+      const Json name = metric.is_object() ? metric.value("as", metric.value("name", Json())) : metric;
+      if (by.is_null() || by == name) return metric;
+    }
+    return run.value("loss", Json());
+  };
   const auto length = [](const Json& run) {
     const Json strategy = whole_strategy_in(run);
     return strategy.is_object() ? strategy.value("generation", Json("the usual length")) : Json();
@@ -133,6 +142,7 @@ void refuse_other_population(const Json& before, const Json& now) {
   refuse_unless_same("data.split", split(before), split(now));
   refuse_unless_same("seed", before.value("seed", Json()), now.value("seed", Json()));
   refuse_unless_same("train.best_by", best_by(before), best_by(now));
+  refuse_unless_same("what train.best_by compares", judge(before), judge(now));
   refuse_unless_same("graph.strategy.population_size", size(before), size(now));
   refuse_unless_same("graph.strategy.generation", length(before), length(now));
 }

@@ -38,6 +38,12 @@ using testing::ScratchFolder;
 using testing::Summer;
 using testing::usage_error;
 
+// As if as many generations had been meant to be from the beginning.
+std::vector<MemberRecord> as_of(std::int64_t generations, std::vector<MemberRecord> records) {
+  for (MemberRecord& record : records) record.of = generations;
+  return records;
+}
+
 std::vector<MemberRecord> history_of(const PopulationBased& strategy, int threads, std::uint64_t seed = 5) {
   MemberThreads pool(on_threads(threads));
   Population population(options_for(strategy, seed));
@@ -224,8 +230,33 @@ TEST(Population, GoesOnFromTheGenerationBeforeWhereTheLastIsDamaged) {
     EXPECT_EQ(population.finished(), 3);
     EXPECT_EQ(problems.empty(), is_log);
     (void)population.run(pool);
-    EXPECT_EQ(population.history(), once);
-    EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), once);
+    EXPECT_EQ(as_of(6, population.history()), once);
+    EXPECT_EQ(as_of(6, PopulationLog(folder.path() / "population.jsonl").read()), once);
+    for (const MemberRecord& record : population.history()) EXPECT_EQ(record.of, record.generation > 3 ? 6 : 4);
+  }
+}
+
+// It has what is there.
+TEST(Population, GoesOnWithAllThatItHasWhereFewerGenerationsAreAskedFor) {
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    const ScratchFolder folder;
+    PopulationOptions options = options_for({.population_size = 3, .generations = 6, .pace = pace});
+    options.folder = folder.path();
+    MemberThreads pool(on_threads(2));
+    Population first(options);
+    (void)first.run(pool);
+    const std::vector<MemberRecord> all = first.history();
+    options.strategy.generations = 2;
+    options.on_problem = [](const std::string& sentence) { ADD_FAILURE() << sentence; };
+    Population population(options);
+    population.resume();
+    EXPECT_EQ(population.finished(), 6);
+    const PopulationResult result = population.run(pool);
+    EXPECT_TRUE(result.is_finished);
+    EXPECT_EQ(result.generations, 6);
+    EXPECT_EQ(result.best, first.best());
+    EXPECT_NE(population.state_of(*result.best), nullptr);
+    EXPECT_EQ(PopulationLog(folder.path() / "population.jsonl").read(), all);
   }
 }
 
@@ -251,7 +282,7 @@ TEST(Population, GoesOnWithAnotherBestWhereThatOneIsDamaged) {
   population.resume();
   EXPECT_EQ(problems.size(), 1U);
   const PopulationResult result = population.run(pool);
-  EXPECT_EQ(population.history(), once.history());
+  EXPECT_EQ(as_of(6, population.history()), once.history());
   EXPECT_GT(result.best->generation, 2);
   EXPECT_EQ(population.state_of(*result.best)->weights.at("sum").values<double>()[0], *result.best->score);
 }

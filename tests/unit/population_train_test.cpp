@@ -139,6 +139,44 @@ TEST(PopulationTrain, TheScheduleOfTheBestReachesItsScoreToTheBit) {
   }
 }
 
+// Generations that were trained as the last of a few have other rates than as the first of many.
+TEST(PopulationTrain, TheScheduleReachesItsScoreAlsoWhereMoreGenerationsWereAskedFor) {
+  for (const char* search : {R"({"optimizer.lr": {"float": [0.001, 0.05], "scale": "log"}})",
+                             R"({"schedule": {"categorical": ["cosine", "linear", "constant"]}})"}) {
+    const ScratchFolder scratch;
+    // So slowly that the last ones are the best.
+    Json run = population_run(scratch / "run", {{"generations", 3}});
+    run["optimizer"]["lr"] = 0.02;
+    run["train"]["best_by"] = "loss";
+    run["search"] = Json::parse(search);
+    run["schedule"] = "cosine";
+    (void)train_small(read_small(run));
+    run["graph"]["strategy"]["generations"] = 6;
+    const Trained first = train_small(read_small(run), {.resume = true, .interrupt_at = 12});
+    ASSERT_EQ(first.told->of<event::Warned>().size(), 1U);
+    EXPECT_THAT(first.told->of<event::Warned>()[0].sentence, HasSubstr("the learning rate is that of 6"));
+    const Trained trained = train_small(read_small(run), {.resume = true});
+    EXPECT_EQ(trained.result.step, 6);
+    EXPECT_TRUE(first.result.step == 3 || trained.told->of<event::Warned>().empty());
+    for (const MemberRecord& record : records_in(scratch / "run")) EXPECT_EQ(record.of, record.generation > 3 ? 6 : 3);
+    Registry registry;
+    add_points(registry);
+    const auto replay = read_run(JsonDocument::read_file(scratch / "run" / "best_run.json").root(), registry);
+    ASSERT_GT(std::ssize(replay.phases), 3);  // an older best would show nothing
+    const Trained again = train_small(replay);
+    EXPECT_EQ(last_score(*again.told, "validation", "loss"), *trained.result.best.value);
+    EXPECT_TRUE(weights_in(again.result.last_checkpoint) ==
+                weights_in(scratch / "run" / "checkpoints" / "best.safetensors"));
+    // Whoever asks for fewer than there are has them all.
+    run["graph"]["strategy"]["generations"] = 2;
+    const Trained fewer = train_small(read_small(run), {.resume = true});
+    EXPECT_TRUE(fewer.told->of<event::Warned>().empty());
+    EXPECT_EQ(fewer.result.best.value, trained.result.best.value);
+    EXPECT_EQ(records_in(scratch / "run").size(), 30U);
+    EXPECT_EQ(fewer.told->of<event::RunStarted>().at(0).first_step, 6);
+  }
+}
+
 TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
   const ScratchFolder scratch;
   const Json plain = population_run(scratch / "plain");
@@ -182,6 +220,11 @@ TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
     EXPECT_THROW((void)train(run, events), Error);
     const Trained trained = train_small(run, {.resume = true});
     EXPECT_EQ(trained.result.step, 4);
+    // What it was about to tell is told, also where nothing is left to do.
+    EXPECT_EQ(trained.told->of<event::RunStarted>().at(0).first_step, generation - 1);
+    const auto generations = trained.told->of<event::GenerationEnded>();
+    ASSERT_EQ(std::ssize(generations), 4 - (generation - 1));
+    EXPECT_EQ(generations.front().generation, generation);
     EXPECT_EQ(text_of(output / "population.jsonl"), text_of(scratch / "once" / "population.jsonl"));
     const auto best = [](const std::filesystem::path& folder) {
       return weights_in(folder / "checkpoints" / "best.safetensors");
@@ -197,6 +240,7 @@ TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
     const Trained again = train_small(run, {.resume = true});
     EXPECT_TRUE(again.result.last_checkpoint.empty());
     EXPECT_TRUE(again.told->of<event::EvaluationEnded>().empty());
+    EXPECT_TRUE(again.told->of<event::GenerationEnded>().empty());
   }
 }
 
@@ -253,6 +297,25 @@ TEST(PopulationTrain, BeginsWithWeightsAndSaysThatItsScheduleDoes) {
   EXPECT_TRUE(says(third, from.string() + " is not used: the population goes on"));
   EXPECT_FALSE(std::filesystem::exists(scratch / "run.1"));
   EXPECT_EQ(third.result.step, 5);
+  // Nor need it be of this graph.
+  Json other = small_run(scratch / "other");
+  other["graph"]["nodes"][0]["units"] = 7;
+  const std::filesystem::path others = train_small(read_small(other)).result.last_checkpoint;
+  more["graph"]["strategy"]["generations"] = 6;
+  EXPECT_EQ(train_small(read_small(more), {.resume = true, .from = others}).result.step, 6);
+}
+
+TEST(PopulationTrain, BeginsAgainWithTheWeightsThatItBeganWith) {
+  const ScratchFolder scratch;
+  const std::filesystem::path from = first_weights(scratch.path());
+  const tutti::Run run = read_small(population_run(scratch / "run", {{"generations", 2}}));
+  (void)train_small(run, {.from = from, .interrupt_at = 1});
+  ASSERT_TRUE(records_in(scratch / "run").empty());
+  EXPECT_THAT(usage_error([&] { (void)train_small(run, {.resume = true}); }),
+              HasSubstr("members began with weights; expected the same, --from " + from.string()));
+  (void)train_small(run, {.resume = true, .from = from});
+  (void)train_small(read_small(population_run(scratch / "once", {{"generations", 2}})), {.from = from});
+  EXPECT_EQ(text_of(scratch / "run" / "population.jsonl"), text_of(scratch / "once" / "population.jsonl"));
 }
 
 TEST(PopulationTrain, RefusesWhatNoMemberCanBeBeforeItBegins) {
@@ -327,6 +390,14 @@ TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
                 its["train"]["steps"] = 20;
               }),
               HasSubstr("has a population, and this is Local; --from begins with its best weights"));
+  EXPECT_THAT(why([](Json& its) {
+                its["metrics"] = {{{"name", "top_k"}, {"k", 2}, {"as", "accuracy"}}};
+              }),
+              HasSubstr(R"(what train.best_by compares: the population was trained with "accuracy", and this is {)"));
+  const std::string written = text_of(scratch / "run" / "run.json");
+  EXPECT_THAT(why([](Json& its) { its["graph"]["nodes"][0]["units"] = 17; }),
+              HasSubstr("has not the weights of this graph: "));
+  EXPECT_EQ(text_of(scratch / "run" / "run.json"), written);
   EXPECT_EQ(text_of(scratch / "run" / "population.jsonl"), log);
   // What may change is said.
   Json other = run;

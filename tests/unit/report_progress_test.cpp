@@ -207,19 +207,20 @@ event::GenerationEnded generation(std::int64_t number) {
           .took_over = number == 1 ? 0 : 2};
 }
 
-event::MemberEvaluated member(std::int64_t generation, std::int64_t number, double score) {
+event::MemberEvaluated member(std::int64_t generation, std::int64_t number, double score, bool is_best = false) {
   return {.generation = generation,
           .member = number,
           .score = score,
           .failure = std::isfinite(score) ? "" : "no memory",
-          .hyper_parameters = {{"optimizer.lr", "0.125"}}};
+          .hyper_parameters = {{"optimizer.lr", "0.125"}},
+          .is_best = is_best};
 }
 
 TEST(PlainProgress, TellsEachGenerationAndAtTheEndTheMembersOfTheLast) {
   Told told({.mode = ProgressMode::plain});
   told.tell(kPopulation);
-  told.tell(member(1, 0, 0.5));
-  told.tell(member(1, 1, 0.8712));
+  told.tell(member(1, 0, 0.5, /*is_best=*/true));
+  told.tell(member(1, 1, 0.8912, /*is_best=*/true));
   told.tell(generation(1));
   event::GenerationEnded second = generation(2);
   second.failed = 1;
@@ -233,7 +234,7 @@ TEST(PlainProgress, TellsEachGenerationAndAtTheEndTheMembersOfTheLast) {
       ElementsAre("generations  4", "generation 1  validation accuracy best 0.8712 (member 1)  median 0.5000",
                   "generation 2  validation accuracy best 0.8712 (member 1)  median 0.5000  2 took over  1 failed",
                   "member  score   from  optimizer.lr", "     1  0.8712     -  0.125", "     0  failed     -  0.125",
-                  "interrupted at generation 2, in 0:20, best validation accuracy 0.8712"));
+                  "interrupted at generation 2, in 0:20, best validation accuracy 0.8912"));
 }
 
 TEST(PlainProgress, TellsNoScoresOfAGenerationWithoutAny) {
@@ -246,11 +247,21 @@ TEST(PlainProgress, TellsNoScoresOfAGenerationWithoutAny) {
 TEST(QuietProgress, TellsOfAPopulationTheEndAlone) {
   Told told({.mode = ProgressMode::quiet});
   told.tell(kPopulation);
-  told.tell(member(1, 0, 0.5));
+  told.tell(member(1, 0, 0.5, /*is_best=*/true));
   told.tell(generation(1));
   EXPECT_THAT(told.lines(), IsEmpty());
   told.tell(event::RunEnded{.step = 1, .seconds = 10});
-  EXPECT_THAT(told.lines(), ElementsAre("finished at generation 1, in 0:10, best validation accuracy 0.8712"));
+  EXPECT_THAT(told.lines(), ElementsAre("finished at generation 1, in 0:10, best validation accuracy 0.5000"));
+}
+
+// The best was reached before it went on.
+TEST(PlainProgress, TellsNoBestThatItDoesNotKnow) {
+  Told told({.mode = ProgressMode::plain});
+  told.tell(event::RunStarted{.unit = "generation", .first_step = 1, .steps = 2});
+  told.tell(member(2, 0, 0.5));
+  told.tell(generation(2));
+  told.tell(event::RunEnded{.step = 2, .seconds = 10});
+  EXPECT_EQ(told.lines().back(), "finished at generation 2, in 0:10");
 }
 
 TEST(PlainProgress, TellsEveryTenSecondsHowManyMembersAreThrough) {
@@ -278,7 +289,7 @@ TEST(TerminalProgress, CountsGenerations) {
   told.tell(kPopulation);
   told.news();
   told.now += 30;
-  told.tell(member(1, 1, 0.8712));
+  told.tell(member(1, 1, 0.8712, /*is_best=*/true));
   EXPECT_EQ(told.news(), "");
   told.tell(generation(1));
   EXPECT_EQ(told.news(),
