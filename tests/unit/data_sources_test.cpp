@@ -192,8 +192,7 @@ TEST(IdxSource, NamesTheFileAndTheRowOfWhatIsWrong) {
   EXPECT_THAT(wrong("PNG, or so", labels), EndsWith("/x is no IDX file of bytes"));
   EXPECT_THAT(wrong("", labels), EndsWith("/x ends early, or is damaged"));
   EXPECT_THAT(wrong(labels, labels), EndsWith("/x: expected rows of numbers, found [2]"));
-  EXPECT_THAT(wrong(idx({0, 1, 1}, ""), idx({0}, ""), R"("classes": 2, )"),
-              EndsWith("the data has no rows for training"));
+  EXPECT_THAT(wrong(idx({0, 1, 1}, ""), idx({0}, ""), R"("classes": 2, )"), EndsWith("/x: there are no rows"));
   folder.write("other", idx({1, 2, 1}, "ab"));
   EXPECT_THAT(wrong(images, labels, R"("test_images": "other", "test_labels": "y", )"),
               HasSubstr("/other: expected rows of [1, 1, 1], as in "));
