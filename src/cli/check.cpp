@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <tutti/base/atomic_file.hpp>
 #include <tutti/base/error.hpp>
+#include <tutti/strategy/mixing.hpp>
 #include <tutti/train/batch.hpp>
 #include <tutti/train/footprint.hpp>
 #include <tutti/train/found_partitions.hpp>
@@ -115,6 +116,17 @@ std::string how_long(const Run& run) {
                       : fmt::format("{} steps", *train.steps);
 }
 
+// How fast neighbours agree, as the run tells it. That of a topology that is drawn takes long to find where it is
+// large.
+void print_mixing(const Run& run) {
+  constexpr std::int64_t kMostDrawn = 4096;
+  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
+  const auto* its = parallel == nullptr ? nullptr : std::get_if<strategy::Decentralized>(&parallel->aggregation);
+  if (its == nullptr || (its->topology == strategy::Topology::random && parallel->num_replicas > kMostDrawn)) return;
+  const double gap = spectral_gap_of(*its, {.replicas = static_cast<int>(parallel->num_replicas), .seed = run.seed});
+  fmt::print("mixing      spectral gap {:.3g}{}\n", gap, its->gossip ? " for a gradient of each" : "");
+}
+
 void print_summary(const Run& run, const Footprint& footprint, const std::string& memory) {
   std::int64_t all = 0;
   std::int64_t frozen = 0;
@@ -137,6 +149,7 @@ void print_summary(const Run& run, const Footprint& footprint, const std::string
     if (subgraph.strategy && !subgraph.path.empty())
       fmt::print("            {}: {}\n", subgraph.path, to_string(*subgraph.strategy));
   }
+  print_mixing(run);
   if (bits_depend_on_timing(run)) fmt::print("bits        depend on who is faster\n");
   const nlohmann::ordered_json search = to_json(run.search);
   for (const auto& [path, range] : search.items())

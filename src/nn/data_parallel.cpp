@@ -92,6 +92,8 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
   }
   if (options.sync_batch_norm && options.world != nullptr)
     throw UsageError("sync_batch_norm: is for the replicas of one process");
+  if (options.steps_alone && !options.is_private)
+    throw UsageError("steps_alone: processes that say nothing to each other in a step need parameters of their own");
   if (options.is_private && options.logical_shards != 0) {
     throw UsageError(
         "logical_shards: the same bits on any number of replicas cannot be where replicas have parameters of their "
@@ -104,6 +106,8 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
   std::vector<bool> is_shared;
   for (std::size_t i = 0; i < replicas->tensors().size(); ++i) {
     is_shared.push_back(!replicas->is_private(i));
+    if (options.steps_alone && is_shared[i])
+      throw UsageError(fmt::format("steps_alone: '{}' is shared, and all parameters have to be private", name_of(i)));
     lengths.push_back(is_shared[i] ? static_cast<std::size_t>(replicas->tensors()[i].numel()) : 0);
   }
   plan.emplace(lengths, workers);
@@ -116,7 +120,7 @@ DataParallelEngine::Inside::Inside(std::shared_ptr<torch::nn::Module> module,
   spans.resize(replicas->size());
   buffers.emplace(replicas->module(), shards, buffers_mode, options.is_private);
   for (const Replica& replica : *replicas) buffers->refuse_unless_like(*replica.module);
-  if (options.world != nullptr) {
+  if (options.world != nullptr && !options.steps_alone) {
     processes.emplace(*options.world, replicas->parameters(), is_shared,
                       ProcessExchangeOptions{
                           .algorithm = options.algorithm, .compression = options.compression, .seed = options.seed});
@@ -256,6 +260,7 @@ StepReport DataParallelEngine::Inside::weigh() {
     report.weight += one.weight;
     report.loss += one.weight * one.loss;
   }
+  if (!(report.weight > 0) && is_alone()) return {};  // others may have rows that count
   if (!(report.weight > 0)) throw UsageError("all rows of the batch weigh nothing together, so they have no mean loss");
   report.loss /= report.weight;
   if (std::ranges::find(is_used, true) == is_used.end()) {
@@ -380,7 +385,7 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
         if (own) look_at_private(worker);
       });
       if (own) refuse_private_not_finite();
-      fails_on_all = true;
+      fails_on_all = !is_alone();
       if (options.refuse_nan) refuse_not_finite();
       fails_on_all = false;
       take_what_was_accumulated();
@@ -421,7 +426,7 @@ StepReport DataParallelEngine::Inside::step(std::int64_t rows, const ReplicaLoss
 
 // Nothing has happened; other processes hear of it.
 void DataParallelEngine::Inside::fail(const std::string& why, bool fails_on_all) {
-  if (processes && !fails_on_all && !options.world->broken()) options.world->cancel(why);
+  if (options.world != nullptr && !fails_on_all && !options.world->broken()) options.world->cancel(why);
   buffers->undo(replicas->module());
   if (team->is_stuck()) return;  // whoever is late still writes to the rest
   if (named) named->forget();
@@ -665,6 +670,9 @@ std::vector<std::pair<std::string, torch::Tensor>> DataParallelEngine::private_p
   for (std::size_t k = 0; k < which.size(); ++k)
     result.emplace_back(inside_->name_of(which[k]), inside_->own->variable(replica, k));
   return result;
+}
+void DataParallelEngine::share_buffers() {
+  if (inside_->is_alone()) inside_->buffers->share(inside_->replicas->module(), *inside_->options.world);
 }
 void DataParallelEngine::save(ParameterSet& state) { inside_->save(state); }
 void DataParallelEngine::restore(const ParameterSet& state) { inside_->restore(state); }

@@ -80,6 +80,8 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
     return !std::holds_alternative<NoCompression>(options.compression) ||
            !std::holds_alternative<Auto>(options.algorithm);
   }
+  // Others are there, and hear nothing of a step.
+  bool is_alone() const { return options.world != nullptr && options.steps_alone; }
   // Sums are in one place before anybody looks at them.
   bool is_exchanged() const { return named || processes; }
   // Nothing has to be looked at between the sum and the update of a slice.
@@ -123,7 +125,7 @@ struct DataParallelEngine::Inside : std::enable_shared_from_this<Inside> {
   std::vector<std::size_t> pieces_by_name;
   std::optional<ShardBuffers> buffers;
   std::optional<NamedExchange> named;        // where an algorithm or a compression was, and one process
-  std::optional<ProcessExchange> processes;  // where there are several
+  std::optional<ProcessExchange> processes;  // where there are several, and take steps together
   std::optional<PrivateParameters> own;      // where there are any
   std::vector<Communicator> norm_worlds;     // batch norm over all replicas talks apart from the gradients
   bool is_compared = false;

@@ -157,6 +157,14 @@ void ShardBuffers::exchange(Communicator& world) {
   }
 }
 
+void ShardBuffers::share(const torch::nn::Module& module, Communicator& world) {
+  if (names_.empty()) return;
+  begin(module);
+  const Slice own = chunk(kept_.size(), world.size(), world.rank().value);
+  for (std::size_t shard = own.first; shard < own.end(); ++shard) computed_[shard] = copies(kept_[shard]);
+  finish(module, world);
+}
+
 void ShardBuffers::undo(const torch::nn::Module& module) const {
   if (!names_.empty()) copy(module.buffers(), published_);
 }

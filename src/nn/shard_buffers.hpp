@@ -37,6 +37,9 @@ class ShardBuffers {
   void finish(const torch::nn::Module& module, Communicator& world);
   // Tells other ranks, and hears from them, what finish(module) needs: for those who have more to do in between.
   void exchange(Communicator& world);
+  // Between steps, where ranks have taken some without telling each other: all know everybody's from now on, and what
+  // follows the first shard follows that of rank 0.
+  void share(const torch::nn::Module& module, Communicator& world);
   void undo(const torch::nn::Module& module) const;
 
   const std::vector<std::string>& names() const { return names_; }

@@ -88,6 +88,15 @@ std::vector<int> MixingMatrix::neighbours(int replica) const {
   return its;
 }
 
+std::int64_t MixingMatrix::heard() const {
+  const std::int64_t n = replicas_;
+  if (topology_ == Topology::complete) return n * (n - 1);
+  if (topology_ != Topology::random) return n * std::ssize(neighbours(0));  // each looks like the others
+  std::int64_t sum = 0;
+  for (const std::vector<int>& its : random_) sum += std::ssize(its);
+  return sum;
+}
+
 std::vector<MixingWeight> MixingMatrix::row(int replica) const {
   const std::vector<int> others = neighbours(replica);
   std::vector<MixingWeight> weights;
@@ -192,6 +201,11 @@ double MixingMatrix::second_of_random(const std::vector<std::vector<MixingWeight
     if (std::abs(factor - before) < kPrecision) break;
   }
   return factor;
+}
+
+double spectral_gap_of(const strategy::Decentralized& strategy, const MixingOptions& options) {
+  const MixingMatrix mixing(strategy.topology, options);
+  return strategy.gossip ? 1 - std::pow(mixing.gossip_eigenvalue(), mixing.size()) : mixing.spectral_gap();
 }
 
 }  // namespace tutti

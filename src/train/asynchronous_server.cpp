@@ -27,6 +27,13 @@ constexpr std::size_t kColumns = 5;  // of a reply, and two for each metric
 // Who is told of a step is near what the replicas have done: as far as none of them ever waits for it, if it is quick.
 constexpr std::int64_t kBatchesAhead = 2;
 
+// Parameters to a worker, and as many gradients back.
+double bytes_of_task(const ParameterSet& gradients) {
+  double bytes = 0;
+  for (const NamedArray& array : gradients) bytes += static_cast<double>(array.bytes().size());
+  return 2 * bytes;
+}
+
 // --- with versions ---
 
 class VersionedModel final : public AsynchronousModel {
@@ -48,7 +55,7 @@ class VersionedModel final : public AsynchronousModel {
 
   double push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) override {
     server_.push(worker, reply.gradients, {.base = work.parameters, .rate_factor = rate_factor});
-    return 0;
+    return bytes_of_task(*reply.gradients);
   }
   StalenessCounts staleness() const override { return server_.staleness(); }
 
@@ -107,7 +114,7 @@ class LockFreeModel final : public AsynchronousModel {
       });
     }
     shared_.add(before);
-    return 0;
+    return bytes_of_task(*reply.gradients);
   }
   StalenessCounts staleness() const override { return {}; }
 

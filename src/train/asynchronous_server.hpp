@@ -62,11 +62,11 @@ struct GradientReply {
   double weight = 0;
   std::vector<MetricSum> metrics = {};
   double seconds = 0;
-  std::vector<StepSpan> spans = {};  // of a worker of this process
-  double bytes_exchanged = 0;        // between replicas
+  std::vector<StepSpan> spans = {};  // of its worker, since its last reply
+  double bytes_exchanged = 0;        // between replicas, as far as it is known where they compute
 };
 
-// Of the rows of its batch.
+// Of the rows of its batch. What these weigh is not known before all have come in, so rows count alike.
 double share_of_batch(const GradientReply& reply);
 
 struct AsynchronousStep {
@@ -85,7 +85,7 @@ class AsynchronousModel {
   virtual ~AsynchronousModel() = default;
   // Waits while the worker is too far ahead of one that has not left, however long.
   virtual ModelSnapshot pull(int worker) = 0;
-  // Returns how many bytes of parameters workers have given to each other.
+  // Returns how many bytes have gone between this worker and a server or others, on whichever processes they are.
   virtual double push(int worker, const GradientWork& work, const GradientReply& reply, double rate_factor) = 0;
   // How old gradients were, of all up to now; empty where there are no versions.
   virtual StalenessCounts staleness() const = 0;

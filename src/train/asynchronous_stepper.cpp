@@ -2,7 +2,7 @@
 // they come. Rank 0 has the server and goes step by step; other processes have workers alone.
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <chrono>
 #include <condition_variable>
 #include <iterator>
 #include <mutex>
@@ -38,6 +38,7 @@ Slice replicas_here(const Run& run, const Communicator* world) {
   return world == nullptr ? Slice{0, replicas} : chunk(replicas, world->size(), world->rank().value);
 }
 
+using SpanKind = event::SpanEnded::Kind;
 using GradientWorkers = std::vector<std::unique_ptr<GradientWorker>>;
 
 std::shared_ptr<GradientWorkers> make_workers(const Training& training) {
@@ -70,7 +71,8 @@ std::string staleness_name(std::int64_t age) {
 class AsynchronousStepper final : public Stepper {
  public:
   explicit AsynchronousStepper(const Training& training)
-      : run_(training.run),
+      : training_(&training),
+        run_(training.run),
         world_(training.options.world),
         first_step_(training.first_step()),
         steps_(training.steps),
@@ -82,6 +84,7 @@ class AsynchronousStepper final : public Stepper {
     state_->workers = make_workers(training);
     TrainedParameters trained = trained_parameters(*run_, *net_);
     gossip_ = make_gossip(*run_, trained, world_);
+    state_->has_gossip = gossip_ != nullptr;
     const auto* server = std::get_if<strategy::ParameterServer>(&parallel_of(*run_).aggregation);
     state_->server = std::make_shared<AsynchronousServer>(
         values_of(trained),
@@ -104,8 +107,10 @@ class AsynchronousStepper final : public Stepper {
   }
 
   std::string describe() const override {
-    return fmt::format("{} replicas{} {}; the bits depend on who is faster", parallel_of(*run_).num_replicas,
-                       world_ == nullptr ? "" : fmt::format(" on {} processes", world_->size()), what_they_do());
+    const std::int64_t replicas = parallel_of(*run_).num_replicas;
+    return fmt::format("{} {}{} {}{}", replicas, replicas == 1 ? "replica" : "replicas",
+                       world_ == nullptr ? "" : fmt::format(" on {} processes", world_->size()), what_they_do(),
+                       bits_depend_on_timing(*run_) ? "; the bits depend on who is faster" : "");
   }
 
   void begin(std::int64_t steps_taken) override {
@@ -120,6 +125,7 @@ class AsynchronousStepper final : public Stepper {
     }
     if (world_ == nullptr) return;
     GradientLinesOptions options{.replicas = static_cast<int>(parallel_of(*run_).num_replicas),
+                                 .began = training_->began,
                                  .deadline = run_->train.deadline};
     // So that who is lost for one conversation is lost for both.
     if (gossip_) options.pair = [this](int process) { return gossip_->pair(process); };
@@ -130,6 +136,7 @@ class AsynchronousStepper final : public Stepper {
   double set_rate(double factor) override { return torch_options(run_->optimizer)->get_lr() * factor; }
 
   StepResult step(bool is_interrupted) override {
+    pause_.reset();
     AsynchronousStep its = state_->server->take_step();
     ++taken_;
     StepResult result{.loss = its.loss, .rows = its.rows, .spans = std::move(its.spans)};
@@ -144,10 +151,8 @@ class AsynchronousStepper final : public Stepper {
       else
         same->value += static_cast<double>(count);
     }
-    if (gossip_) {
-      result.counts.push_back({"bytes_exchanged", its.bytes_exchanged});
-      result.problems = gossip_->take_problems();
-    }
+    result.counts.push_back({"bytes_exchanged", its.bytes_exchanged});
+    if (gossip_) result.problems = gossip_->take_problems();
     result.is_interrupted = is_interrupted;
     if (lines_) {
       result.is_interrupted |= lines_->is_interrupted();
@@ -156,16 +161,15 @@ class AsynchronousStepper final : public Stepper {
     return result;
   }
 
-  // Of one whole state, with the cores that the replicas leave free meanwhile.
+  // All evaluations and checkpoints of a step are of one whole state, with the cores that the replicas leave free
+  // meanwhile.
   Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
-    const Pause pause = pause_server();
-    fill_net();
+    pause();
     return evaluator_.evaluate(net_, rows);
   }
 
   void save(ParameterSet& arrays) override {
-    const Pause pause = pause_server();
-    fill_net();
+    pause();
     state_->server->save(arrays);
     ParameterSet all;
     add_module(all, *net_);
@@ -182,28 +186,32 @@ class AsynchronousStepper final : public Stepper {
 
   void finish(const RunEnd& end) {
     has_finished_ = true;
-    state_->server->end();
+    state_->server->end();  // first, so that nobody begins anything
+    pause_.reset();
     if (lines_) lines_->finish(end);
     wait_for_workers();
     if (gossip_) gossip_->finish();
   }
 
  private:
+  // Until the next step.
   class Pause {
    public:
-    explicit Pause(AsynchronousServer& server) : server_(server) { server_.pause(); }
-    ~Pause() { server_.go_on(); }
+    explicit Pause(std::shared_ptr<AsynchronousServer> server) : server_(std::move(server)) { server_->pause(); }
+    ~Pause() { server_->go_on(); }
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
 
    private:
-    AsynchronousServer& server_;
+    std::shared_ptr<AsynchronousServer> server_;
   };
 
   // What has failed by now would have failed the next step.
-  Pause pause_server() const {
+  void pause() {
+    if (pause_) return;
     try {
-      return Pause(*state_->server);
+      pause_.emplace(state_->server);
+      fill_net();
     } catch (const PeerError&) {
       throw;
     } catch (...) {
@@ -217,8 +225,14 @@ class AsynchronousStepper final : public Stepper {
       try {
         use_one_thread();
         GradientWorker& its = *(*workers)[static_cast<std::size_t>(worker)];
-        while (const std::optional<GradientWork> work = server->next(worker))
-          server->done(worker, *work, its.compute(work->number, *work->parameters.parameters));
+        SpansOfTasks spans(worker);  // this process has the first replicas
+        while (const std::optional<GradientWork> work = server->next(worker)) {
+          spans.note(SpanKind::waiting, "wait");
+          GradientReply reply = its.compute(work->number, *work->parameters.parameters);
+          spans.give(reply);
+          server->done(worker, *work, reply);
+          spans.note(SpanKind::communication, has_gossip ? "meet" : "push");
+        }
         server->leave(worker);
       } catch (...) {
         server->fail(std::current_exception());
@@ -230,6 +244,7 @@ class AsynchronousStepper final : public Stepper {
 
     std::shared_ptr<AsynchronousServer> server;
     std::shared_ptr<GradientWorkers> workers;
+    bool has_gossip = false;
     std::mutex mutex;
     std::condition_variable changed;
     std::size_t started = 0;  // of the workers' threads
@@ -243,19 +258,21 @@ class AsynchronousStepper final : public Stepper {
 
   std::string what_they_do() const {
     const strategy::GradientAggregation& aggregation = parallel_of(*run_).aggregation;
+    const bool is_one = parallel_of(*run_).num_replicas == 1;
     if (const auto* decentralized = std::get_if<strategy::Decentralized>(&aggregation)) {
-      const MixingMatrix mixing(decentralized->topology,
-                                {.replicas = static_cast<int>(parallel_of(*run_).num_replicas), .seed = run_->seed});
       return fmt::format(
-          "with parameters of their own; after each of its gradients a replica takes the mean with a neighbour in a "
+          "with parameters of {} own; after each of its gradients a replica takes the mean with a neighbour in a "
           "topology {}: spectral gap {:.3g} for a gradient of each",
-          strategy::topology_name(decentralized->topology), 1 - std::pow(mixing.gossip_eigenvalue(), mixing.size()));
+          is_one ? "its" : "their", strategy::topology_name(decentralized->topology),
+          spectral_gap_of(*decentralized,
+                          {.replicas = static_cast<int>(parallel_of(*run_).num_replicas), .seed = run_->seed}));
     }
     const auto& server = std::get<strategy::ParameterServer>(aggregation);
-    const std::string sends = "send gradients to one that has the parameters; ";
+    const std::string sends = fmt::format("{} gradients to one that has the parameters; ", is_one ? "sends" : "send");
     if (server.consistency == strategy::Consistency::bounded_staleness)
       return fmt::format("{}nobody is more than {} steps ahead of the slowest", sends, server.max_staleness);
-    if (server.consistency == strategy::Consistency::lock_free) return "add to the same parameters, without locks";
+    if (server.consistency == strategy::Consistency::lock_free)
+      return is_one ? "adds to the parameters, without locks" : "add to the same parameters, without locks";
     return sends + "nobody waits";
   }
 
@@ -272,6 +289,7 @@ class AsynchronousStepper final : public Stepper {
     }
   }
 
+  const Training* training_;
   std::shared_ptr<const Run> run_;
   Communicator* world_;
   std::int64_t first_step_;
@@ -282,6 +300,7 @@ class AsynchronousStepper final : public Stepper {
   std::shared_ptr<Gossip> gossip_;  // null for a parameter server
   std::optional<GradientLines> lines_;
   Evaluator evaluator_;
+  std::optional<Pause> pause_;  // from the first evaluation or checkpoint after a step
   bool has_finished_ = false;
 };
 
@@ -307,6 +326,8 @@ void serve_gradients(Training& training) {
                                      },
                                  .prepare_thread = use_one_thread,
                                  .is_interrupted = training.options.is_interrupted,
+                                 .began = training.began,
+                                 .tells_spans = training.options.trace,
                                  .deadline = run.train.deadline};
   if (gossip) {
     if (training.checkpoint) gossip->restore(std::exchange(training.checkpoint->arrays, {}));
@@ -317,9 +338,11 @@ void serve_gradients(Training& training) {
                           int worker, std::int64_t task, const ParameterSet&) {
       const int replica = first + worker;
       GradientReply reply = (*workers)[static_cast<std::size_t>(worker)]->compute(task, *gossip->parameters(replica));
+      const auto computed = std::chrono::steady_clock::now();
       if (const auto gradients = std::exchange(reply.gradients, nullptr))
         reply.bytes_exchanged =
             learn_and_meet(*gossip, replica, *gradients, share_of_batch(reply) * rate(task / shards));
+      reply.spans.push_back({replica, SpanKind::communication, "meet", computed, std::chrono::steady_clock::now()});
       return reply;
     };
   }

@@ -60,6 +60,7 @@ DataParallelOptions replica_options(const Run& run, const GraphModule& net) {
   if (!has_replica_mixer(run)) return data_parallel_options(run);
   DataParallelOptions options = options_of_one(run);
   options.replicas = static_cast<int>(std::get<strategy::DataParallel>(run.graph.effective_strategy()).num_replicas);
+  options.steps_alone = takes_steps_alone(run);
   // All parameters, and of the buffers those that would be private anyway.
   std::set<std::string> shared;
   for (const auto& item : net.named_buffers()) shared.insert(item.key());

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <span>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "private_names.hpp"
 #include "replica_mixer.hpp"
 #include "shard_metrics.hpp"
+#include "trained_names.hpp"
 #include "training.hpp"
 
 namespace tutti::detail {
@@ -35,6 +37,7 @@ class DataParallelStepper final : public Stepper {
         options_(options_for(*run_, *net_, world_)),
         model_(net_, net_->groups(*rule_), *rule_, options_),
         has_private_(private_names(run_->graph) != nullptr),
+        goes_alone_(world_ != nullptr && takes_steps_alone(*run_)),
         evaluator_(run_, {.threads = local_replicas(), .world = has_private_ ? nullptr : world_}) {
     for (const torch::optim::OptimizerParamGroup& group : model_.optimizer().param_groups())
       rates_.push_back(group.options().get_lr());
@@ -77,7 +80,7 @@ class DataParallelStepper final : public Stepper {
       return run->loss.compute(output, mine.rows.target);
     });
     result.is_interrupted = is_interrupted;
-    if (world_ != nullptr) {  // each shard's numbers are one process's, and 0 elsewhere
+    if (world_ != nullptr && !goes_alone_) {  // each shard's numbers are one process's, and 0 elsewhere
       std::vector<double>& numbers = metrics->sums();
       numbers.push_back(is_interrupted ? 1 : 0);
       all_reduce(*world_, numbers);
@@ -86,6 +89,9 @@ class DataParallelStepper final : public Stepper {
     }
     for (std::size_t m = 0; m < run_->metrics.size(); ++m)
       result.metrics.push_back({run_->metrics[m].name, value_of(run_->metrics[m].metric, metrics->total(m))});
+    // Nobody else may have heard of what this process wants.
+    wants_to_end_ |= is_interrupted;
+    if (goes_alone_) result.is_interrupted = has_heard_end_;
     if (mixer_ && model_.report().updated) mix(result);
     std::vector<StepSpan> spans = model_.report().spans;
     spans.insert(spans.end(), result.spans.begin(), result.spans.end());
@@ -97,6 +103,7 @@ class DataParallelStepper final : public Stepper {
   }
 
   Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
+    come_together();
     if (mixer_) fill_mean_net();
     const std::shared_ptr<GraphModule>& net = mixer_ ? mean_net_ : net_;
     if (world_ == nullptr || !has_private_) return evaluator_.evaluate(net, rows);
@@ -119,6 +126,7 @@ class DataParallelStepper final : public Stepper {
   // number.
   void save(ParameterSet& arrays) override {
     if (!mixer_) return model_.save(arrays);
+    come_together();
     ParameterSet state;
     model_.save(state);
     const ParameterSet mean = mixer_->mean();
@@ -151,11 +159,12 @@ class DataParallelStepper final : public Stepper {
 
   OwnParameters own_parameters() const {
     const std::function<bool(const std::string&)> stays = private_names(run_->graph);
+    const std::set<std::string> trained = trained_names(run_->graph);
     OwnParameters own{.replicas = options_.replicas, .first = model_.own_shards().first, .world = world_};
     for (int r = 0; r < model_.own_shards().count; ++r) {
       std::vector<torch::Tensor>& tensors = own.tensors.emplace_back();
       for (const auto& [name, tensor] : model_.private_parameters(r)) {
-        if (stays && stays(name)) continue;
+        if (!trained.contains(name) || (stays && stays(name))) continue;
         if (r == 0) own.names.push_back(name);
         tensors.push_back(tensor);
       }
@@ -164,12 +173,35 @@ class DataParallelStepper final : public Stepper {
   }
 
   void mix(StepResult& result) {
-    const Clock::time_point began = Clock::now();
-    const double bytes = mixer_->after_update(static_cast<std::int64_t>(model_.steps_taken()) / run_->train.accumulate);
-    result.counts.push_back({"bytes_exchanged", bytes});
     const OwnShards own = model_.own_shards();
-    for (int r = own.first; r < own.first + own.count; ++r)
-      result.spans.push_back({r, SpanKind::communication, "mix", began, Clock::now()});
+    const auto note = [&](SpanKind kind, const char* name, Clock::time_point began) {
+      for (int r = own.first; r < own.first + own.count; ++r)
+        result.spans.push_back({r, kind, name, began, Clock::now()});
+    };
+    const std::int64_t updates = static_cast<std::int64_t>(model_.steps_taken()) / run_->train.accumulate;
+    if (goes_alone_ && mixer_->meets_after(updates)) {
+      const Clock::time_point came = Clock::now();
+      come_together();
+      result.is_interrupted = has_heard_end_;
+      note(SpanKind::waiting, "for other processes", came);
+    }
+    const Clock::time_point began = Clock::now();
+    result.counts.push_back({"bytes_exchanged", mixer_->after_update(updates)});
+    note(SpanKind::communication, "mix", began);
+  }
+
+  // Where processes take steps alone, who is ahead waits for all others here. These may be as many steps behind as they
+  // take alone, each of which may take until its deadline; one that has failed or is lost ends this at once.
+  void come_together() {
+    if (!goes_alone_) return;
+    const std::int64_t steps =
+        std::get<strategy::DataParallel>(run_->graph.effective_strategy()).sync_every * run_->train.accumulate;
+    const Duration one = run_->train.deadline;
+    const Duration all = one > Duration::max() / (steps + 1) ? Duration::max() : (steps + 1) * one;
+    double wants_to_end = wants_to_end_ ? 1 : 0;
+    all_reduce(*world_, std::span(&wants_to_end, 1), {.deadline = all});
+    has_heard_end_ = wants_to_end > 0;
+    model_.share_buffers();
   }
 
   // On all processes alike, but for what is private, which is replica 0's where somebody looks at it.
@@ -232,6 +264,9 @@ class DataParallelStepper final : public Stepper {
   DataParallelOptions options_;
   DataParallel<GraphModule> model_;
   bool has_private_;
+  bool goes_alone_;             // processes hear of each other where they meet, and not in each step
+  bool wants_to_end_ = false;   // this process
+  bool has_heard_end_ = false;  // any, as all know
   Evaluator evaluator_;
   std::vector<double> rates_;  // of each group of parameters, before any schedule
   std::optional<Loader> loader_;

@@ -18,6 +18,7 @@
 #include <tutti/train/pipeline_forecast.hpp>
 
 #include "replica_mixer.hpp"
+#include "trained_names.hpp"
 #include "value_bytes.hpp"
 
 namespace tutti {
@@ -124,7 +125,9 @@ Footprint footprint_of(const Run& run) {
   const std::vector<bool> is_private = private_parameters(graph);
   const bool are_apart = detail::has_replica_mixer(run);  // replicas have all parameters to themselves
   std::vector<GradientShape> averaged;                    // of all replicas
-  double mixed = 0;
+  const std::vector<bool> is_trained = detail::trained_parameters_of(graph);
+  double all = 0;    // of a replica, with buffers
+  double mixed = 0;  // of what replicas give to each other
   double shared = 0;
   double own = 0;
   for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
@@ -132,17 +135,31 @@ Footprint footprint_of(const Run& run) {
     const double bytes = bytes_of({.shape = parameter.shape});
     const bool is_own = is_private[i] || are_apart;
     footprint.parameters += is_own ? replicas * bytes : bytes;
-    if (!is_private[i]) mixed += bytes;
+    all += bytes;
+    if (!is_private[i] && is_trained[i]) mixed += bytes;
     if (parameter.is_frozen) continue;
     (is_own ? own : shared) += bytes;
     if (!is_private[i]) averaged.push_back(parameter.shape);
   }
   for (const GraphNode& node : graph.nodes()) {
-    for (const BufferSpec& buffer : node.resolved.buffers)
-      footprint.parameters += replicas * bytes_of({.shape = buffer.shape, .type = buffer.type});
+    for (const BufferSpec& buffer : node.resolved.buffers) {
+      const double bytes = bytes_of({.shape = buffer.shape, .type = buffer.type});
+      all += bytes;
+      footprint.parameters += replicas * bytes;
+    }
   }
   const auto* server = parallel == nullptr ? nullptr : std::get_if<strategy::ParameterServer>(&parallel->aggregation);
   const bool is_lock_free = server != nullptr && server->consistency == strategy::Consistency::lock_free;
+  // Each has a net to compute with, and what it computes of, and the run has one to evaluate. Beside them are the
+  // parameters of the server, or those of each.
+  const auto* neighbours = parallel == nullptr ? nullptr : std::get_if<strategy::Decentralized>(&parallel->aggregation);
+  const bool is_gossip = neighbours != nullptr && neighbours->gossip;
+  if (is_gossip || (server != nullptr && server->consistency != strategy::Consistency::synchronous)) {
+    footprint.parameters = (replicas + 1) * all + replicas * mixed;
+    footprint.parameters += (is_gossip ? replicas : is_lock_free ? 1 + replicas : 1) * mixed;
+    shared = is_gossip ? 0 : mixed;
+    own = is_gossip ? mixed : 0;
+  }
   const double optimized = (is_lock_free ? replicas * shared : shared) + replicas * own;  // each has an optimizer
   footprint.optimizer_state = static_cast<double>(state_count(run.optimizer)) * optimized;
   const std::size_t parts = method == nullptr || method->logical_shards == 0
@@ -161,12 +178,9 @@ Footprint footprint_of(const Run& run) {
           parallel == nullptr ? nullptr : std::get_if<strategy::Decentralized>(&parallel->aggregation)) {
     const MixingMatrix mixing(decentralized->topology,
                               {.replicas = static_cast<int>(footprint.replicas), .seed = run.seed});
-    double heard = 0;
-    for (int i = 0; i < mixing.size(); ++i) {
-      const auto neighbours = static_cast<double>(mixing.neighbours(i).size());
-      heard += decentralized->gossip ? std::min(2.0, 2 * neighbours) : neighbours;  // both give to the other
-    }
-    footprint.moved = heard * mixed;
+    // Of two that gossip both give to the other.
+    const double met = mixing.size() > 1 ? 2.0 * mixing.size() : 0;
+    footprint.moved = (decentralized->gossip ? met : static_cast<double>(mixing.heard())) * mixed;
   }
   if (std::holds_alternative<strategy::ModelParallel>(graph.effective_strategy()) && !wants_partitions(run)) {
     footprint.moved = 0;

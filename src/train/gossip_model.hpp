@@ -19,7 +19,7 @@ namespace tutti::detail {
 // Null where the run has none.
 std::shared_ptr<Gossip> make_gossip(const Run& run, const TrainedParameters& parameters, const Communicator* world);
 
-// Returns how many bytes of parameters replicas have given to each other.
+// Returns how many bytes of parameters it and neighbours have given to each other.
 double learn_and_meet(Gossip& gossip, int replica, const ParameterSet& gradients, double rate_factor);
 
 }  // namespace tutti::detail

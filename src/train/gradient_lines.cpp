@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -45,10 +46,36 @@ struct Ask {
 
 struct Answer {
   std::optional<GradientWork> work = {};
-  RunEnd end = {};  // where there is none
+  RunEnd end = {};            // where there is none
+  std::string given_up = {};  // a sentence: nobody listens to this worker any more
 };
 
-void send_ask(Transport& world, int worker, const Ask& ask, Deadline deadline) {
+std::string given_up_after(int worker, Duration deadline) {
+  return fmt::format("replica {} took longer than {} for a step, and the others go on without it", worker,
+                     to_string(deadline));
+}
+
+using Clock = std::chrono::steady_clock;
+
+Json spans_since(Clock::time_point began, const std::vector<StepSpan>& spans) {
+  Json all = Json::array();
+  for (const StepSpan& span : spans)
+    all.push_back({static_cast<int>(span.kind), span.name, (span.begin - began).count(), (span.end - began).count()});
+  return all;
+}
+
+std::vector<StepSpan> spans_of(int replica, Clock::time_point began, const Json& all) {
+  std::vector<StepSpan> spans;
+  for (const Json& its : all)
+    spans.push_back({.replica = replica,
+                     .kind = static_cast<event::SpanEnded::Kind>(its.at(0).get<int>()),
+                     .name = its.at(1),
+                     .begin = began + Clock::duration(its.at(2).get<Clock::rep>()),
+                     .end = began + Clock::duration(its.at(3).get<Clock::rep>())});
+  return spans;
+}
+
+void send_ask(Transport& world, int worker, const Ask& ask, Clock::time_point began, Deadline deadline) {
   Json metrics = Json::array();
   for (const MetricSum& its : ask.reply.metrics) metrics.push_back({bits_of(its.sum), bits_of(its.count)});
   const Json head{{"number", ask.number},
@@ -60,13 +87,14 @@ void send_ask(Transport& world, int worker, const Ask& ask, Deadline deadline) {
                   {"seconds", bits_of(ask.reply.seconds)},
                   {"bytes_exchanged", ask.reply.bytes_exchanged},
                   {"has_gradients", ask.reply.gradients != nullptr},
+                  {"spans", spans_since(began, ask.reply.spans)},
                   {"failure", ask.failure},
                   {"is_interrupted", ask.is_interrupted}};
   send_text(world, kServer, tag_of(worker), head.dump(-1, ' ', false, Json::error_handler_t::replace), deadline);
   if (ask.reply.gradients) send_parameters(world, kServer, tag_of(worker), *ask.reply.gradients, deadline);
 }
 
-Ask receive_ask(Transport& world, int worker, Deadline deadline) {
+Ask receive_ask(Transport& world, int worker, Clock::time_point began, Deadline deadline) {
   const Json head = Json::parse(receive_text(world, kOther, tag_of(worker), deadline));
   Ask ask{.number = head.at("number"),
           .reply = {.rows = head.at("rows"),
@@ -74,6 +102,7 @@ Ask receive_ask(Transport& world, int worker, Deadline deadline) {
                     .loss = double_in(head.at("loss")),
                     .weight = double_in(head.at("weight")),
                     .seconds = double_in(head.at("seconds")),
+                    .spans = spans_of(worker, began, head.at("spans")),
                     .bytes_exchanged = head.at("bytes_exchanged")},
           .failure = head.at("failure"),
           .is_interrupted = head.at("is_interrupted")};
@@ -92,16 +121,48 @@ void send_answer(Transport& world, int worker, const GradientWork* work, const R
   if (work != nullptr) send_parameters(world, kOther, tag_of(worker), *work->parameters.parameters, deadline);
 }
 
+// In place of an answer. It is short, so that nobody waits for one that may be stopped.
+void send_notice(Transport& world, int worker, Duration deadline) {
+  const Json head{{"number", -1}, {"given_up", given_up_after(worker, deadline)}};
+  try {
+    send_text(world, kOther, tag_of(worker), head.dump(), Deadline::after(deadline));
+  } catch (const PeerError&) {  // it is gone
+  }
+}
+
 // The run may pause for an evaluation or a checkpoint, however long these take: rank 0 is there, or its loss is
-// noticed.
-Answer receive_answer(Transport& world, int worker, Duration deadline) {
+// noticed; and whom it gives up it tells so.
+Answer receive_answer(Transport& world, int worker, Duration deadline, SpansOfTasks& spans) {
   const Json head = Json::parse(receive_text(world, kServer, tag_of(worker), Deadline::after(Duration::max())));
+  spans.note(SpansOfTasks::Kind::waiting, "wait");
+  if (head.contains("given_up")) return {.given_up = head.at("given_up")};
   const std::int64_t number = head.at("number");
   if (number < 0)
     return {.end = {.reason = static_cast<Reason>(head.at("reason").get<int>()), .step = head.at("step")}};
   auto parameters = std::make_shared<const ParameterSet>(
       receive_parameters(world, kServer, tag_of(worker), Deadline::after(deadline)));
+  spans.note(SpansOfTasks::Kind::communication, "receive");
   return {.work = GradientWork{.number = number, .parameters = {.parameters = std::move(parameters)}}};
+}
+
+// Whom rank 0 has given up before it was through sends in vain, and is to blame itself.
+Answer tell_and_ask(Transport& world, int worker, const Ask& ask, const GradientWorkersOptions& options,
+                    SpansOfTasks& spans) {
+  constexpr std::chrono::seconds kNoticeIsThere{1};
+  try {
+    send_ask(world, worker, ask, options.began, Deadline::after(options.deadline));
+  } catch (const PeerError& error) {
+    if (error.kind() != FailureKind::late) throw;
+    const std::exception_ptr late = std::current_exception();
+    try {
+      const Json head = Json::parse(receive_text(world, kServer, tag_of(worker), Deadline::after(kNoticeIsThere)));
+      if (head.contains("given_up")) return {.given_up = head.at("given_up")};
+    } catch (const PeerError&) {
+    }
+    std::rethrow_exception(late);
+  }
+  spans.note(SpansOfTasks::Kind::communication, "send");
+  return receive_answer(world, worker, options.deadline, spans);
 }
 
 // A world of rank 0 and another; both call it.
@@ -115,8 +176,8 @@ std::shared_ptr<Transport> pair_with(Communicator& world, int process, Duration 
 // --- rank 0 ---
 
 struct GradientLines::Shared {
-  Shared(std::shared_ptr<AsynchronousServer> its_server, Duration its_deadline)
-      : server(std::move(its_server)), deadline(its_deadline) {}
+  Shared(std::shared_ptr<AsynchronousServer> its_server, const GradientLinesOptions& options)
+      : server(std::move(its_server)), began(options.began), deadline(options.deadline) {}
 
   // Until the run is over, or the worker lost.
   void serve(int worker, int process);
@@ -125,6 +186,7 @@ struct GradientLines::Shared {
 
   std::vector<std::shared_ptr<Transport>> worlds;  // of two, by process; none with rank 0 itself
   std::shared_ptr<AsynchronousServer> server;
+  Clock::time_point began;
   Duration deadline;
   std::mutex mutex;
   std::condition_variable changed;
@@ -147,8 +209,14 @@ void GradientLines::Shared::serve(int worker, int process) {
   try {
     while (true) {
       Ask ask;
-      const bool has_asked =
-          talk(worker, process, [&](Transport& world) { ask = receive_ask(world, worker, Deadline::after(deadline)); });
+      const bool has_asked = talk(worker, process, [&](Transport& world) {
+        try {
+          ask = receive_ask(world, worker, began, Deadline::after(deadline));
+        } catch (const PeerError& error) {
+          if (error.kind() == FailureKind::late) send_notice(world, worker, deadline);
+          throw;
+        }
+      });
       if (!has_asked) return;
       if (!ask.failure.empty()) {
         server->fail(std::make_exception_ptr(Error(ask.failure)));
@@ -187,7 +255,7 @@ bool GradientLines::Shared::talk(int worker, int process, const std::function<vo
 
 GradientLines::GradientLines(Communicator& world, std::shared_ptr<AsynchronousServer> server,
                              const GradientLinesOptions& options)
-    : shared_(std::make_shared<Shared>(std::move(server), options.deadline)) {
+    : shared_(std::make_shared<Shared>(std::move(server), options)) {
   shared_->worlds.resize(static_cast<std::size_t>(world.size()));
   for (int p = 1; p < world.size(); ++p)
     shared_->worlds[static_cast<std::size_t>(p)] =
@@ -242,12 +310,14 @@ RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
   std::exception_ptr failure;
   RunEnd end;
   const auto work_at = [&](int worker) {
+    const int replica = options.first + worker;
+    SpansOfTasks spans(replica);
     Ask ask;
     while (true) {
       ask.is_interrupted = options.is_interrupted && options.is_interrupted();
-      send_ask(transport, options.first + worker, ask, Deadline::after(options.deadline));
-      const Answer answer = receive_answer(transport, options.first + worker, options.deadline);
+      const Answer answer = tell_and_ask(transport, replica, ask, options, spans);
       const Deadline waited_for = Deadline::after(options.deadline);
+      if (!answer.given_up.empty()) throw ToldElsewhere(answer.given_up);
       if (!answer.work) {
         const std::lock_guard lock(mutex);
         end = answer.end;
@@ -256,16 +326,16 @@ RunEnd work_for(Communicator& world, const GradientWorkersOptions& options) {
       try {
         ask = {.number = answer.work->number,
                .reply = options.compute(worker, answer.work->number, *answer.work->parameters.parameters)};
+        spans.give(ask.reply);
+        if (!options.tells_spans) ask.reply.spans.clear();
       } catch (...) {
         Ask failed;
         failed.failure = text_of(std::current_exception());
-        send_ask(transport, options.first + worker, failed, Deadline::after(options.deadline));
+        send_ask(transport, replica, failed, options.began, Deadline::after(options.deadline));
         throw ToldElsewhere(failed.failure);
       }
       // Nobody listens to it any more, and rank 0 says so.
-      if (waited_for.passed())
-        throw ToldElsewhere(fmt::format("replica {} took longer than {} for a step, and the others go on without it",
-                                        options.first + worker, to_string(options.deadline)));
+      if (waited_for.passed()) throw ToldElsewhere(given_up_after(replica, options.deadline));
     }
   };
   std::vector<std::thread> threads;

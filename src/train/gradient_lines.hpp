@@ -11,11 +11,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/base/events.hpp>
@@ -30,9 +32,36 @@ struct RunEnd {
   std::int64_t step = 0;
 };
 
+// What a worker did, from one reply to the next.
+class SpansOfTasks {
+ public:
+  using Kind = event::SpanEnded::Kind;
+  using Clock = std::chrono::steady_clock;
+
+  explicit SpansOfTasks(int replica) : replica_(replica) {}
+
+  // Since the last one, or since its reply.
+  void note(Kind kind, const char* name) {
+    const Clock::time_point now = Clock::now();
+    spans_.push_back({replica_, kind, name, std::exchange(last_, now), now});
+  }
+  // Ahead of its own.
+  void give(GradientReply& reply) {
+    reply.spans.insert(reply.spans.begin(), spans_.begin(), spans_.end());
+    spans_.clear();
+    last_ = Clock::now();
+  }
+
+ private:
+  int replica_;
+  Clock::time_point last_ = Clock::now();
+  std::vector<StepSpan> spans_;
+};
+
 struct GradientLinesOptions {
   int replicas = 1;                                                  // of all processes, dealt out evenly
   std::function<std::shared_ptr<Transport>(int process)> pair = {};  // a world of two that is there already
+  std::chrono::steady_clock::time_point began = {};  // of the run, here: no process has the clock of another
   Duration deadline = kDefaultDeadline;
 };
 
@@ -65,6 +94,8 @@ struct GradientWorkersOptions {
   ComputeGradients compute = {};
   std::function<void()> prepare_thread = {};
   std::function<bool()> is_interrupted = {};
+  std::chrono::steady_clock::time_point began = {};  // of the run, here
+  bool tells_spans = false;
   std::shared_ptr<Transport> pair = {};  // a world of two with rank 0, where it is there already
   Duration deadline = kDefaultDeadline;
 };

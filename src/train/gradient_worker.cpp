@@ -12,13 +12,17 @@
 #include <tutti/train/batch.hpp>
 #include <tutti/train/torch_optimizer.hpp>
 
+#include "trained_names.hpp"
+
 namespace tutti::detail {
 
 TrainedParameters trained_parameters(const Run& run, const GraphModule& net) {
   const auto options = torch_options(run.optimizer);
   const auto groups = net.groups(*options);
+  const std::set<std::string> names = trained_names(run.graph);
   TrainedParameters trained;
   for (const auto& item : net.named_parameters()) {
+    if (!names.contains(item.key())) continue;
     for (const torch::optim::OptimizerParamGroup& group : groups) {
       const auto is_it = [&](const torch::Tensor& tensor) { return tensor.is_same(item.value()); };
       if (std::ranges::none_of(group.params(), is_it)) continue;
@@ -52,20 +56,23 @@ GradientWorker::GradientWorker(std::shared_ptr<const Run> run, std::shared_ptr<G
 }
 
 GradientReply GradientWorker::compute(std::int64_t task, const ParameterSet& parameters) {
-  const auto began = std::chrono::steady_clock::now();
-  GradientReply reply = compute_gradients(task, parameters);
-  const auto ended = std::chrono::steady_clock::now();
-  reply.seconds = std::chrono::duration<double>(ended - began).count();
-  reply.spans.push_back({replica_, event::SpanEnded::Kind::compute, "gradients", began, ended});
-  return reply;
-}
-
-GradientReply GradientWorker::compute_gradients(std::int64_t task, const ParameterSet& parameters) {
   const std::int64_t step = task / shards_;
   const auto shard = static_cast<int>(task % shards_);
   const LoaderOptions options{.augment = run_->data.options.augment,
                               .shards = {.first = shard, .count = 1, .of = shards_}};
+  const auto began = std::chrono::steady_clock::now();
   const DataBatch batch = load_batch(*rows_, sampler_, options, step);
+  const auto loaded = std::chrono::steady_clock::now();
+  GradientReply reply = compute_gradients(step, shard, batch, parameters);
+  const auto ended = std::chrono::steady_clock::now();
+  reply.seconds = std::chrono::duration<double>(ended - began).count();
+  reply.spans.push_back({replica_, event::SpanEnded::Kind::data, "load", began, loaded});
+  reply.spans.push_back({replica_, event::SpanEnded::Kind::compute, "gradients", loaded, ended});
+  return reply;
+}
+
+GradientReply GradientWorker::compute_gradients(std::int64_t step, int shard, const DataBatch& batch,
+                                                const ParameterSet& parameters) {
   GradientReply reply{.batch_rows = batch.rows_of_all};
   reply.metrics.resize(run_->metrics.size());
   if (batch.numbers.empty()) return reply;

@@ -20,7 +20,8 @@
 
 namespace tutti::detail {
 
-// Parameters that are trained, by name, and what their nodes multiply the learning rate by.
+// Parameters that are trained, by name, and what their nodes multiply the learning rate by. Those that the loss does
+// not depend on are not among them: no optimizer is to shrink them.
 struct TrainedParameters {
   std::vector<std::pair<std::string, torch::Tensor>> tensors = {};
   std::vector<double> rate_factors = {};
@@ -47,7 +48,7 @@ class GradientWorker {
   void restore(const ParameterSet& arrays);
 
  private:
-  GradientReply compute_gradients(std::int64_t task, const ParameterSet& parameters);
+  GradientReply compute_gradients(std::int64_t step, int shard, const DataBatch& batch, const ParameterSet& parameters);
   void keep_buffers();
 
   std::shared_ptr<const Run> run_;

@@ -189,7 +189,7 @@ class NeighbourMixer final : public ReplicaMixer {
         mixing_(strategy.topology, {.replicas = replicas_.own().replicas, .seed = seed}) {
     const OwnParameters& its = replicas_.own();
     for (std::size_t r = 0; r < its.tensors.size(); ++r) rows_.push_back(mixing_.row(its.first + static_cast<int>(r)));
-    for (int replica = 0; replica < its.replicas; ++replica) heard_ += mixing_.neighbours(replica).size();
+    heard_ = mixing_.heard();
     if (its.world != nullptr) look_for_others();
   }
 
@@ -203,7 +203,7 @@ class NeighbourMixer final : public ReplicaMixer {
     replicas_.pack_all();
     if (replicas_.own().world != nullptr) exchange();
     replicas_.on_each([this](std::size_t r) { mix(r); });
-    return static_cast<double>(heard_ * replicas_.layout().bytes_of_numbers());
+    return static_cast<double>(heard_) * static_cast<double>(replicas_.layout().bytes_of_numbers());
   }
 
   ParameterSet mean() override { return replicas_.mean(); }
@@ -290,7 +290,7 @@ class NeighbourMixer final : public ReplicaMixer {
   strategy::Topology topology_;
   MixingMatrix mixing_;
   std::vector<std::vector<MixingWeight>> rows_;  // of this process's replicas
-  std::size_t heard_ = 0;                        // neighbours of all replicas, wherever they are
+  std::int64_t heard_ = 0;                       // neighbours of all replicas, wherever they are
   std::vector<std::pair<int, Rank>> gives_;
   std::vector<Other> takes_;
 };
@@ -319,8 +319,10 @@ class OuterMixer final : public ReplicaMixer {
         strategy_.sync_every);
   }
 
+  bool meets_after(std::int64_t updates) const override { return updates % strategy_.sync_every == 0; }
+
   double after_update(std::int64_t updates) override {
-    if (updates % strategy_.sync_every != 0) return 0;
+    if (!meets_after(updates)) return 0;
     const OwnParameters& its = replicas_.own();
     replicas_.pack_all();
     Change change = replicas_.sums_here();
@@ -397,6 +399,11 @@ bool has_replica_mixer(const Run& run) {
   const strategy::DataParallel* parallel = parallel_of(run);
   return parallel != nullptr &&
          (parallel->sync_every > 1 || std::holds_alternative<strategy::Decentralized>(parallel->aggregation));
+}
+
+bool takes_steps_alone(const Run& run) {
+  const strategy::DataParallel* parallel = parallel_of(run);
+  return parallel != nullptr && parallel->sync_every > 1;
 }
 
 std::unique_ptr<ReplicaMixer> make_replica_mixer(const Run& run, OwnParameters own) {

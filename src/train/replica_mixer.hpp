@@ -6,7 +6,8 @@
 //   mixer->after_update(updates);          // so many there were
 //   ParameterSet mean = mixer->mean();     // what is evaluated, and exported
 //
-// With a world all processes make the same calls. One thread at a time.
+// With a world all processes make the same calls, and those that take steps alone only where they meet. One thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@
 
 namespace tutti::detail {
 
-// Of the replicas of this process.
+// Of the replicas of this process: those that are trained, and not private anyway.
 struct OwnParameters {
   int replicas = 1;  // of all processes
   int first = 0;     // of this one's
@@ -38,6 +39,8 @@ class ReplicaMixer {
 
   // A clause, for people.
   virtual std::string describe() const = 0;
+  // Whether it is the turn of everybody after so many updates; otherwise after_update() does nothing.
+  virtual bool meets_after(std::int64_t /*updates*/) const { return true; }
   // Returns how many bytes of parameters replicas have given to others.
   virtual double after_update(std::int64_t updates) = 0;
   // Of all replicas.
@@ -49,6 +52,8 @@ class ReplicaMixer {
 
 // Whether replicas of this run have all parameters to themselves.
 bool has_replica_mixer(const Run& run);
+// And take some steps without hearing of others.
+bool takes_steps_alone(const Run& run);
 // As data_parallel_options(); where there is a mixer, with all parameters private.
 DataParallelOptions replica_options(const Run& run, const GraphModule& net);
 std::unique_ptr<ReplicaMixer> make_replica_mixer(const Run& run, OwnParameters own);

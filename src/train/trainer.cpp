@@ -1,6 +1,11 @@
 #include <tutti/train/trainer.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <functional>
+#include <set>
+#include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -18,8 +23,10 @@
 #include <tutti/train/node_costs.hpp>
 
 #include "private_names.hpp"
+#include "replica_mixer.hpp"
 #include "run_comparison.hpp"
 #include "stretch.hpp"
+#include "trained_names.hpp"
 #include "training.hpp"
 
 namespace tutti {
@@ -53,6 +60,11 @@ std::optional<std::string> why_not_asynchronous(const Run& run) {
                        run.train.accumulate);
   if (!run.phases.empty()) return "phases: they need replicas that take their steps together";
   return std::nullopt;
+}
+
+// Of stages, which have none of its options.
+bool is_bare(const strategy::DataParallel& parallel) {
+  return parallel == strategy::DataParallel{.num_replicas = parallel.num_replicas};
 }
 
 // Of clients and members: gradients are averaged in each step.
@@ -153,12 +165,40 @@ void share(Communicator& world, std::optional<Checkpoint>& checkpoint, const std
   checkpoint->arrays = std::move(*arrays);
 }
 
-// Private parameters of replicas that there are no more.
+// Of "replica/12/hidden.weight"; nothing of other names.
+std::optional<std::pair<std::int64_t, std::string>> replica_and_name(const std::string& name) {
+  constexpr std::string_view kPrefix = "replica/";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t replica = 0;
+  const char* end = name.data() + name.size();
+  const auto [slash, error] = std::from_chars(name.data() + kPrefix.size(), end, replica);
+  if (error != std::errc() || slash == end || *slash != '/') return std::nullopt;
+  return std::pair(replica, std::string(slash + 1, end));
+}
+
+// Arrays of replicas that there are no more.
 bool has_more_replicas(const ParameterSet& arrays, const Run& run) {
   if (std::holds_alternative<strategy::Custom>(run.graph.effective_strategy())) return false;  // that is its affair
   const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
-  const std::string next = fmt::format("replica/{}/", parallel == nullptr ? 1 : parallel->num_replicas);
-  return std::ranges::any_of(arrays, [&](const NamedArray& array) { return array.name().starts_with(next); });
+  const std::int64_t replicas = parallel == nullptr ? 1 : parallel->num_replicas;
+  return std::ranges::any_of(arrays, [&](const NamedArray& array) {
+    const auto its = replica_and_name(array.name());
+    return its && its->first >= replicas;
+  });
+}
+
+// So that what all have learnt stays, though some are no more.
+void begin_with_mean(ParameterSet& arrays, const Run& run) {
+  const std::function<bool(const std::string&)> stays = private_names(run.graph);
+  std::set<std::string> names = trained_names(run.graph);
+  std::erase_if(names, [&](const std::string& name) { return stays && stays(name); });
+  const ParameterSet& saved = arrays;
+  for (NamedArray& array : arrays) {
+    const auto its = replica_and_name(array.name());
+    const NamedArray* mean = its && names.contains(its->second) ? saved.find(its->second) : nullptr;
+    if (mean != nullptr && mean->shape() == array.shape() && mean->type() == array.type())
+      std::ranges::copy(mean->bytes(), array.bytes().begin());
+  }
 }
 
 // What a coordinator keeps means nothing to another one, or to a strategy of tutti.
@@ -171,6 +211,50 @@ void refuse_other_coordinator(const Json& before, const Run& run) {
   const auto in_words = [](const Json& coordinator) {
     return coordinator.is_null() ? "a strategy of tutti's own" : fmt::format("the coordinator {}", coordinator.dump());
   };
+  throw UsageError(fmt::format("the checkpoint is of {}, and this is {}; --from begins with its weights", in_words(was),
+                               to_string(run.graph.effective_strategy())));
+}
+
+// What kinds of asynchronous runs keep between steps.
+enum class AsynchronousKind { none, versioned, lock_free, gossip };
+
+AsynchronousKind kind_of(const Run& run) {
+  const auto* parallel = std::get_if<strategy::DataParallel>(&run.graph.effective_strategy());
+  if (parallel == nullptr || goes_in_step(*parallel)) return AsynchronousKind::none;
+  const auto* server = std::get_if<strategy::ParameterServer>(&parallel->aggregation);
+  if (server == nullptr) return AsynchronousKind::gossip;
+  return server->consistency == strategy::Consistency::lock_free ? AsynchronousKind::lock_free
+                                                                 : AsynchronousKind::versioned;
+}
+
+AsynchronousKind kind_of(const ParameterSet& arrays) {
+  if (arrays.find("asynchronous/batches") == nullptr) return AsynchronousKind::none;
+  if (arrays.find("server/clocks") != nullptr) return AsynchronousKind::versioned;
+  const bool has_replicas =
+      std::ranges::any_of(arrays, [](const NamedArray& array) { return replica_and_name(array.name()).has_value(); });
+  return has_replicas ? AsynchronousKind::gossip : AsynchronousKind::lock_free;
+}
+
+std::string_view in_words(AsynchronousKind kind) {
+  switch (kind) {
+    case AsynchronousKind::none: return "replicas that take their steps together";
+    case AsynchronousKind::versioned:
+      return "a parameter server with versions (consistency asynchronous or bounded_staleness)";
+    case AsynchronousKind::lock_free: return "parameters that all share without versions (consistency lock_free)";
+    case AsynchronousKind::gossip: return "replicas that gossip (Decentralized)";
+  }
+  return "";
+}
+
+// Rows are taken ahead of its steps, and what the optimizer remembers is the server's, or each replica's.
+void refuse_other_kind(const ParameterSet& arrays, const Run& run) {
+  const AsynchronousKind was = kind_of(arrays);
+  const AsynchronousKind is = kind_of(run);
+  if (was == is) return;
+  if (is == AsynchronousKind::none)
+    throw UsageError(fmt::format(
+        "the checkpoint is of replicas that do not wait for each other, and this is {}; --from begins with its weights",
+        to_string(run.graph.effective_strategy())));
   throw UsageError(fmt::format("the checkpoint is of {}, and this is {}; --from begins with its weights", in_words(was),
                                to_string(run.graph.effective_strategy())));
 }
@@ -202,19 +286,18 @@ void compare_with_checkpoint(Training& training) {
       !std::holds_alternative<strategy::Federated>(run.graph.effective_strategy()))
     throw UsageError(fmt::format("the checkpoint is of a federated run, and this is {}; --from begins with its weights",
                                  name_of(run.graph.effective_strategy())));
-  // Rows are taken ahead of its steps, and what the optimizer remembers is the server's, or each replica's.
-  if (training.checkpoint->arrays.find("asynchronous/batches") != nullptr &&
-      !is_asynchronous(run.graph.effective_strategy()))
-    throw UsageError(fmt::format(
-        "the checkpoint is of replicas that do not wait for each other, and this is {}; --from begins with its weights",
-        to_string(run.graph.effective_strategy())));
+  refuse_other_kind(training.checkpoint->arrays, run);
   if (state.best.of != training.best_of()) {
     if (state.best.value)
       training.warnings.push_back(fmt::format("the best was told by the {} before, and is told by the {} from now on",
                                               state.best.of, training.best_of()));
     state.best = {.of = training.best_of()};
   }
-  if (has_more_replicas(training.checkpoint->arrays, run)) {
+  if (has_more_replicas(training.checkpoint->arrays, run) && has_replica_mixer(run)) {
+    begin_with_mean(training.checkpoint->arrays, run);
+    training.warnings.emplace_back(
+        "the checkpoint is of more replicas than there are: all begin with the mean of them");
+  } else if (has_more_replicas(training.checkpoint->arrays, run)) {
     training.warnings.emplace_back(
         "the checkpoint has private parameters of more replicas than there are: those of the last ones are left out");
   }
@@ -344,8 +427,8 @@ std::optional<std::string> why_not_trainable(const Run& run, int processes) {
       if (subgraph.strategy && std::holds_alternative<strategy::Local>(*subgraph.strategy))
         return fmt::format("the subgraph '{}': nothing carries Local within a replicated stage out yet", subgraph.path);
       const auto* stage = subgraph.strategy ? std::get_if<strategy::DataParallel>(&*subgraph.strategy) : nullptr;
-      if (stage != nullptr && stage->aggregation != strategy::GradientAggregation(strategy::AllReduce{}))
-        return fmt::format("the subgraph '{}': inside ModelParallel, expected a plain AllReduce, found {}",
+      if (stage != nullptr && !detail::is_bare(*stage))
+        return fmt::format("the subgraph '{}': inside ModelParallel, expected a plain AllReduce in each step, found {}",
                            subgraph.path, to_string(*subgraph.strategy));
     }
   }

@@ -3,6 +3,7 @@
 #include <tutti/strategy/mixing.hpp>
 
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,19 @@ void for_each_matrix(const Check& check) {
       }
     }
   }
+}
+
+TEST(MixingMatrix, CountsWhomAllHear) {
+  for (const Topology topology : kTopologies) {
+    for (const int n : kSizes) {
+      const MixingMatrix mixing(topology, {.replicas = n, .seed = 5});
+      std::int64_t sum = 0;
+      for (int i = 0; i < n; ++i) sum += std::ssize(mixing.neighbours(i));
+      EXPECT_EQ(mixing.heard(), sum) << strategy::topology_name(topology) << " of " << n;
+    }
+  }
+  // In a moment, where each hears all others.
+  EXPECT_EQ(MixingMatrix(Topology::complete, {.replicas = 65536}).heard(), std::int64_t{65536} * 65535);
 }
 
 TEST(MixingMatrix, HasRowsAndColumnsThatAddUpToOne) {

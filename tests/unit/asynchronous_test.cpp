@@ -5,18 +5,25 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tutti/base/chunk.hpp>
+#include <tutti/graph/graph_module.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/strategy/mixing.hpp>
+#include <tutti/train/batch.hpp>
+#include <tutti/train/evaluation.hpp>
 #include <tutti/train/footprint.hpp>
 
 #include "support/scratch_folder.hpp"
@@ -299,6 +306,7 @@ TEST(Asynchronous, TellsHowOldGradientsWere) {
     for (const Trained* part : {&first, &trained}) {
       for (const event::StepEnded& step : part->told->of<event::StepEnded>()) {
         for (const NamedNumber& count : step.counts) {
+          if (count.name == "bytes_exchanged") continue;
           EXPECT_THAT(count.name, StartsWith("staleness_"));
           gradients += count.value;
         }
@@ -306,6 +314,106 @@ TEST(Asynchronous, TellsHowOldGradientsWere) {
     }
     EXPECT_EQ(gradients, 14 * 4);
     EXPECT_THAT(trained.told->of<event::RunStarted>()[0].engine, HasSubstr("the bits depend on who is faster"));
+  }
+}
+
+// Parameters there, and gradients back, for each shard.
+TEST(Asynchronous, CountsWhatGoesBetweenTheServerAndItsReplicas) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const char* consistency : {"asynchronous", "bounded_staleness", "lock_free"}) {
+    for (const int processes : {1, 2}) {
+      Json document = run_with(scratch / std::to_string(number++), server(2, consistency));
+      document["graph"]["nodes"][0]["frozen"] = true;
+      const tutti::Run run = read_small(document);
+      double bytes = 0;
+      for (const event::StepEnded& step : train_small(run, {.processes = processes}).told->of<event::StepEnded>()) {
+        for (const NamedNumber& count : step.counts) bytes += count.name == "bytes_exchanged" ? count.value : 0;
+      }
+      constexpr double kTrained = 4.0 * (6 + 6 + 5 * 6 + 5 + 3 * 5 + 3);
+      EXPECT_EQ(bytes, 14 * 2 * 2 * kTrained) << consistency << " on " << processes;
+      EXPECT_EQ(footprint_of(run).moved, 2 * 2 * kTrained);
+    }
+  }
+}
+
+TEST(Asynchronous, SaysWhatItsBitsDependOn) {
+  const ScratchFolder scratch;
+  int number = 0;
+  const auto engine = [&](const Json& strategy) {
+    const Trained trained = train_small(read_small(run_with(scratch / std::to_string(number++), strategy)));
+    return trained.told->of<event::RunStarted>()[0].engine;
+  };
+  EXPECT_EQ(engine(server(1, "asynchronous")),
+            "1 replica sends gradients to one that has the parameters; nobody waits");
+  EXPECT_EQ(engine(server(2, "asynchronous")),
+            "2 replicas send gradients to one that has the parameters; nobody waits; the bits depend on who is faster");
+}
+
+// What the loss of an evaluation is of is what the checkpoint of the same step has, and no other.
+TEST(Asynchronous, EvaluatesAndKeepsTheSameParameters) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const int replicas : {1, 2}) {
+    for (const Json& strategy : {server(replicas, "asynchronous"), server(replicas, "bounded_staleness"),
+                                 server(replicas, "lock_free"), gossip(replicas, "ring")}) {
+      for (int processes = 1; processes <= replicas; ++processes) {
+        SCOPED_TRACE(strategy.dump() + " on " + std::to_string(processes));
+        Json document = run_with(scratch / std::to_string(number++), strategy);
+        document["train"] = {{"steps", 20}, {"evaluate_every", 1}};
+        document["checkpoints"] = {{"every", 1}, {"keep_last", 20}};
+        const auto run = std::make_shared<const tutti::Run>(read_small(document));
+        const Trained trained = train_small(*run, {.processes = processes});
+        Evaluator evaluator(run, {});
+        const DataSplits data = open_data(*run);
+        int compared = 0;
+        for (const event::EvaluationEnded& told : trained.told->of<event::EvaluationEnded>()) {
+          const auto net = std::make_shared<GraphModule>(run->graph, run->seed);
+          const std::filesystem::path folder = trained.result.last_checkpoint.parent_path();
+          fill_module(weights_in(folder / fmt::format("step-{:09}.safetensors", told.step)), *net);
+          const Evaluation its = evaluator.evaluate(net, data.test);
+          EXPECT_EQ(told.loss, its.loss) << "step " << told.step;
+          ++compared;
+        }
+        EXPECT_EQ(compared, 20);
+      }
+    }
+  }
+}
+
+// Two heads, and the loss is of the first: the other one is computed, and stays what it is, whatever would shrink it.
+TEST(Asynchronous, LeavesAloneWhatTheLossDoesNotDependOn) {
+  const ScratchFolder scratch;
+  int number = 0;
+  const auto trained_with = [&](const Json& strategy, const Json& optimizer, int processes) {
+    Json document = run_with(scratch / std::to_string(number++), strategy);
+    document["optimizer"] = optimizer;
+    document["train"] = {{"steps", 14}, {"clip_norm", 0.2}};
+    document["loss"] = {{"name", "cross_entropy"}, {"class_weights", {1, 2, 0.5}}};
+    Json& graph = document["graph"];
+    graph["nodes"].push_back({{"id", "second"}, {"op", "linear"}, {"inputs", {"body"}}, {"units", 2}});
+    graph["outputs"] = {"logits", "second"};
+    return arrays_in(train_small(read_small(document), {.processes = processes}).result.last_checkpoint);
+  };
+  for (const Json& optimizer : {Json({{"name", "sgd"}, {"lr", 0.05}, {"momentum", 0.9}, {"weight_decay", 0.1}}),
+                                Json({{"name", "adamw"}, {"lr", 0.01}, {"weight_decay", 0.5}})}) {
+    SCOPED_TRACE(optimizer.dump());
+    const ParameterSet local = trained_with({{"type", "Local"}}, optimizer, 1);
+    for (const Json& strategy :
+         {server(1, "asynchronous"), server(1, "bounded_staleness"), server(1, "lock_free"), gossip(1, "ring")}) {
+      const ParameterSet its = trained_with(strategy, optimizer, 1);
+      const bool has_roundings = strategy.dump().find("lock_free") != std::string::npos;
+      expect_same_weights(its, local, has_roundings ? 1e-5 : 0);
+      for (const char* name : {"second.weight", "second.bias"})
+        EXPECT_TRUE(tensor_of(its.at(name)).equal(tensor_of(local.at(name)))) << name << ", " << strategy.dump();
+    }
+    // Replicas of the same rows have the same loss, so that they tell nothing apart; a head that is not trained does.
+    for (const Json& strategy : {server(3, "asynchronous"), server(3, "lock_free"), gossip(3, "ring")}) {
+      for (const int processes : {1, 2}) {
+        const ParameterSet its = trained_with(strategy, optimizer, processes);
+        EXPECT_TRUE(tensor_of(its.at("second.weight")).equal(tensor_of(local.at("second.weight")))) << strategy.dump();
+      }
+    }
   }
 }
 
@@ -412,6 +520,50 @@ TEST(Asynchronous, GoesOnWithoutAReplicaThatTakesTooLong) {
             "replica 1, of process 1, was not heard of for 1 s; the others go on");
 }
 
+// Which is later for rank 0 than for itself: it hears so when it comes back, and does not wait for an answer.
+TEST(Asynchronous, TellsAReplicaThatItWasGivenUp) {
+  const ScratchFolder scratch;
+  static thread_local bool is_elsewhere = false;
+  std::atomic<bool> is_given_up = false;
+  std::atomic<int> calls = 0;
+  const auto waits = [&] {
+    if (is_elsewhere && ++calls == 3) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!is_given_up && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    }
+  };
+  struct Hears final : Observer {
+    explicit Hears(std::atomic<bool>& its) : flag(its) {}
+    void on(const Event& event) override {
+      if (std::holds_alternative<event::Warned>(event)) flag = true;
+    }
+    std::atomic<bool>& flag;
+  };
+  Json document = run_with(scratch / "run", server(2, "asynchronous"));
+  document["train"] = {{"steps", 10000000}, {"deadline", 1}, {"evaluate_every", 10000000}};
+  const tutti::Run run = read_with(waits, document);
+  std::atomic<bool> has_heard = false;
+  std::string given_up;
+  run_ranks(2, [&](Communicator& world) {
+    const bool is_first = world.rank() == Rank{0};
+    Events events;
+    if (is_first) events.add(std::make_shared<Hears>(is_given_up));
+    tutti::Run its = run;
+    if (!is_first) its.train.deadline = std::chrono::minutes(10);
+    const auto note_place = [&, is_first] {
+      is_elsewhere = !is_first;
+      return is_first && has_heard;  // the run goes on until then
+    };
+    try {
+      (void)train(its, events, {.world = &world, .is_interrupted = note_place});
+    } catch (const ToldElsewhere& error) {
+      given_up = error.what();
+      has_heard = true;
+    }
+  });
+  EXPECT_EQ(given_up, "replica 1 took longer than 1 s for a step, and the others go on without it");
+}
+
 // That is for steps: who waits for an evaluation is not late.
 TEST(Asynchronous, TakesMoreTimeForAnEvaluationThanForAStep) {
   const ScratchFolder scratch;
@@ -450,14 +602,53 @@ TEST(Asynchronous, TakesMoreTimeForAnEvaluationThanForAStep) {
   }
 }
 
+// Nobody goes on before so many have come.
+class AllCome {
+ public:
+  explicit AllCome(std::size_t count) : count_(count) {}
+  void operator()() {
+    std::unique_lock lock(mutex_);
+    who_.insert(std::this_thread::get_id());
+    changed_.notify_all();
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return who_.size() >= count_; });
+  }
+
+ private:
+  std::size_t count_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::thread::id> who_;
+};
+
+// Of all replicas, wherever they are, one span after the other from the run's beginning on.
+void expect_spans_of(const Trained& trained, int replicas, const std::set<std::string>& here,
+                     const std::set<std::string>& elsewhere, int processes) {
+  std::vector<std::set<std::string>> names(static_cast<std::size_t>(replicas));
+  std::vector<double> last(static_cast<std::size_t>(replicas));
+  for (const event::SpanEnded& span : trained.told->of<event::SpanEnded>()) {
+    ASSERT_LT(span.rank, replicas);
+    const auto r = static_cast<std::size_t>(span.rank);
+    names[r].insert(span.name);
+    EXPECT_LE(span.begin, span.end);
+    EXPECT_GE(span.begin, last[r] - 1e-9) << span.name;
+    last[r] = span.end;
+  }
+  const std::size_t first_elsewhere = chunk(static_cast<std::size_t>(replicas), processes, 0).end();
+  for (std::size_t r = 0; r < names.size(); ++r) {
+    names[r].insert(r < first_elsewhere ? *here.begin() : *elsewhere.begin());  // of its next task, if it has one
+    EXPECT_EQ(names[r], r < first_elsewhere ? here : elsewhere) << "replica " << r;
+  }
+}
+
 TEST(Asynchronous, TellsWhatReplicasDidWhen) {
   const ScratchFolder scratch;
-  for (const int processes : {1, 2}) {
-    const Trained trained =
-        train_small(read_small(run_with(scratch / std::to_string(processes), server(2, "asynchronous"))),
-                    {.processes = processes, .trace = true});
-    EXPECT_EQ(trained.told->of<event::SpanEnded>().empty(), false);
-    for (const event::SpanEnded& span : trained.told->of<event::SpanEnded>()) EXPECT_EQ(span.name, "gradients");
+  for (const int processes : {1, 3}) {
+    const auto all_come = std::make_shared<AllCome>(3);
+    const tutti::Run run = read_with([all_come] { (*all_come)(); },
+                                     run_with(scratch / std::to_string(processes), server(3, "asynchronous")));
+    const Trained trained = train_small(run, {.processes = processes, .trace = true});
+    expect_spans_of(trained, 3, {"load", "gradients", "wait", "push"}, {"load", "gradients", "wait", "send", "receive"},
+                    processes);
   }
 }
 
@@ -489,6 +680,18 @@ TEST(Gossip, LearnsAndGoesOn) {
       }
       EXPECT_LT((tensor_of(arrays.at("hidden.weight")).to(torch::kFloat64) - sum / 4).abs().max().item<double>(), 1e-6);
     }
+  }
+}
+
+TEST(Gossip, TellsWhatReplicasDidWhen) {
+  const ScratchFolder scratch;
+  for (const int processes : {1, 2}) {
+    const auto all_come = std::make_shared<AllCome>(2);
+    const tutti::Run run =
+        read_with([all_come] { (*all_come)(); }, run_with(scratch / std::to_string(processes), gossip(2, "ring")));
+    const Trained trained = train_small(run, {.processes = processes, .trace = true});
+    expect_spans_of(trained, 2, {"load", "gradients", "wait", "meet"},
+                    {"load", "gradients", "wait", "meet", "send", "receive"}, processes);
   }
 }
 
@@ -573,6 +776,32 @@ TEST(Asynchronous, IsTriedForItsMemory) {
   EXPECT_EQ(optimizer_state(server(3, "bounded_staleness")), one);
   EXPECT_EQ(optimizer_state(server(3, "lock_free")), 3 * one);
   EXPECT_EQ(optimizer_state(gossip(3, "ring")), 3 * one);
+  // Each has a net and what it computes of, and the run has one to evaluate.
+  const auto parameters = [&](const Json& strategy) {
+    return footprint_of(read_small(run_with(scratch / "run", strategy))).parameters;
+  };
+  const double net = parameters({{"type", "Local"}});
+  const double trained = one;  // momentum has as much
+  EXPECT_EQ(parameters(server(3, "asynchronous")), 4 * net + 4 * trained);
+  EXPECT_EQ(parameters(server(3, "lock_free")), 4 * net + 7 * trained);
+  EXPECT_EQ(parameters(gossip(3, "ring")), 4 * net + 6 * trained);
+}
+
+// With as many replicas as a run file may have.
+TEST(Gossip, HasAFootprintOfManyReplicasAtOnce) {
+  const ScratchFolder scratch;
+  constexpr double kMany = 65536;
+  const auto moved = [&](const Json& aggregation) {
+    Json document = run_with(scratch / "run", gossip(65536, "complete"));
+    document["graph"]["strategy"]["aggregation"] = aggregation;
+    document["data"]["batch_size"] = 2 * 65536;
+    document["data"]["rows"] = 3 * 65536;
+    return footprint_of(read_small(document)).moved.value_or(0);
+  };
+  const double one = moved({{"method", "Decentralized"}, {"topology", "complete"}}) / (kMany * (kMany - 1));
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(moved({{"method", "Decentralized"}, {"topology", "ring"}}), 2 * kMany * one);
+  EXPECT_EQ(moved({{"method", "Decentralized"}, {"topology", "complete"}, {"gossip", true}}), 2 * kMany * one);
 }
 
 TEST(Asynchronous, RefusesWhatNeedsStepsThatAreTakenTogether) {
@@ -611,6 +840,64 @@ TEST(Asynchronous, SaysWhereACheckpointIsOfAnotherKindOfRun) {
       EXPECT_THAT(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
                   StartsWith("the checkpoint is of replicas that do not wait for each other, and this is "))
           << before.dump() << " to " << after.dump();
+    }
+  }
+}
+
+TEST(Asynchronous, RefusesToGoOnWithWhatAnotherConsistencyKeeps) {
+  const ScratchFolder scratch;
+  int number = 0;
+  const std::vector<std::pair<Json, std::string>> kinds{
+      {server(2, "asynchronous"), "a parameter server with versions (consistency asynchronous or bounded_staleness)"},
+      {server(2, "bounded_staleness"),
+       "a parameter server with versions (consistency asynchronous or bounded_staleness)"},
+      {server(2, "lock_free"), "parameters that all share without versions (consistency lock_free)"},
+      {gossip(2, "ring"), "replicas that gossip (Decentralized)"},
+      {data_parallel(2), "replicas that take their steps together"}};
+  for (const auto& [before, words] : kinds) {
+    Json document = run_with(scratch / std::to_string(number++), before);
+    (void)train_small(read_small(document), {.interrupt_at = 3});
+    for (const auto& [after, other] : kinds) {
+      if (other == words || after == data_parallel(2)) continue;
+      document["graph"]["strategy"] = after;
+      EXPECT_EQ(usage_error([&] { (void)train_small(read_small(document), {.resume = true}); }),
+                "the checkpoint is of " + words + ", and this is " +
+                    to_string(read_small(document).graph.effective_strategy()) + "; --from begins with its weights");
+    }
+  }
+  // Those with versions keep the same.
+  Json document = run_with(scratch / "versions", server(2, "asynchronous"));
+  (void)train_small(read_small(document), {.interrupt_at = 3});
+  document["graph"]["strategy"] = server(2, "bounded_staleness");
+  EXPECT_EQ(train_small(read_small(document), {.resume = true}).result.step, 14);
+}
+
+// What those had learnt who are no more is in the mean, and stays.
+TEST(Gossip, BeginsWithTheMeanWhereThereAreFewerReplicas) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const bool is_gossip : {true, false}) {
+    for (const int processes : {1, 2}) {
+      SCOPED_TRACE((is_gossip ? "gossip" : "step by step") + std::string(" on ") + std::to_string(processes));
+      Json document = run_with(scratch / std::to_string(number++), gossip(4, "ring"));
+      document["graph"]["strategy"]["aggregation"]["gossip"] = is_gossip;
+      const ParameterSet before =
+          arrays_in(train_small(read_small(document), {.interrupt_at = 6}).result.last_checkpoint);
+      // Nothing is learnt from now on.
+      document["graph"]["strategy"]["num_replicas"] = 2;
+      document["optimizer"]["lr"] = 0;
+      const Trained rest = train_small(read_small(document), {.processes = processes, .resume = true});
+      EXPECT_EQ(rest.result.step, 14);
+      const ParameterSet after = arrays_in(rest.result.last_checkpoint);
+      for (const char* name : {"hidden.weight", "body.wide.weight", "logits.bias"}) {
+        const torch::Tensor moved = tensor_of(after.at(name)) - tensor_of(before.at(name));
+        EXPECT_LT(moved.abs().max().item<double>(), 1e-6) << name;
+      }
+      EXPECT_THAT(
+          rest.told->of<event::Warned>(),
+          Contains(::testing::Field(&event::Warned::sentence,
+                                    "the checkpoint is of more replicas than there are: all begin with the mean "
+                                    "of them")));
     }
   }
 }

@@ -47,6 +47,9 @@ for aggregation in '{"method": "ParameterServer", "consistency": "asynchronous"}
   says_bits 0 "$file" --set "graph.strategy.aggregation=$aggregation" --set graph.strategy.num_replicas=1
 done
 says_bits 0 "$file" --set 'graph.strategy.aggregation={"method": "ParameterServer", "consistency": "synchronous"}'
+neighbours=("$tutti" check "$file" --quick --set graph.strategy.num_replicas=4)
+expect 0 "mixing      spectral gap 0.667" "${neighbours[@]}" --set 'graph.strategy.aggregation={"method": "Decentralized", "topology": "ring"}'
+expect 0 "for a gradient of each" "${neighbours[@]}" --set 'graph.strategy.aggregation={"method": "Decentralized", "topology": "ring", "gossip": true}'
 says_bits 0 "$root/examples/population.json"
 says_bits 1 "$root/examples/population.json" --set graph.strategy.pace=asynchronous
 

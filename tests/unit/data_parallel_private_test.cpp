@@ -1,9 +1,11 @@
 // Parameters that each replica has to itself, and replicas of several processes, beside the same written out by hand.
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <tutti/collective/collectives.hpp>
 #include <tutti/collective/run_ranks.hpp>
 #include <tutti/nn/data_parallel.hpp>
 
@@ -194,6 +196,52 @@ TEST(DataParallelProcesses, TrainAsTheReplicasOfOne) {
       }
     }
   }
+}
+
+// With nobody there to answer: rank 0 is through before the others begin. One of them has no rows in the last batch.
+TEST(DataParallelProcesses, TakeStepsAloneWithTheSameBits) {
+  constexpr int kReplicas = 3;
+  std::vector<Batch> batches;
+  for (std::uint64_t step = 0; step < 4; ++step) batches.push_back(batch_of(step));
+  batches.push_back({batches[0].data.slice(0, 0, 2), batches[0].target.slice(0, 0, 2)});
+  const auto everything = [](const std::string&) { return true; };
+  const DataParallelOptions options{.replicas = kReplicas, .is_private = everything, .clip_norm = 0.1};
+  const auto rule = torch::optim::AdamWOptions(0.05).weight_decay(0.1);
+  DataParallel<Mlp> whole(make_net<Mlp>(torch::kFloat64), rule, options);
+  for (const Batch& batch : batches) whole.step(batch, loss_of);
+  for (const int processes : {2, 3}) {
+    std::vector<std::shared_ptr<Mlp>> nets;
+    for (int p = 0; p < processes; ++p) nets.push_back(make_net<Mlp>(torch::kFloat64));
+    run_ranks(processes, [&](Communicator& world) {
+      DataParallelOptions mine = options;
+      mine.world = &world;
+      mine.steps_alone = true;
+      DataParallel<Mlp> model(nets[static_cast<std::size_t>(world.rank().value)], rule, mine);
+      if (world.rank() != Rank{0}) barrier(world);
+      for (const Batch& batch : batches) model.step(batch, loss_of);
+      if (world.rank() == Rank{0}) barrier(world);
+      model.share_buffers();
+      const OwnShards own = model.own_shards();
+      for (int r = 0; r < own.count; ++r) {
+        const auto its = model.private_parameters(r);
+        const auto expected = whole.private_parameters(own.first + r);
+        for (std::size_t i = 0; i < its.size(); ++i)
+          EXPECT_TRUE(its[i].second.equal(expected[i].second)) << its[i].first << " of " << own.first + r;
+      }
+    });
+  }
+}
+
+TEST(DataParallelProcesses, TakeNoStepsAloneWithParametersThatTheyShare) {
+  const auto refused = [](const DataParallelOptions& options) {
+    return testing::usage_error(
+        [&] { DataParallel<Mlp>(make_net<Mlp>(torch::kFloat64), torch::optim::SGDOptions(0.1), options); });
+  };
+  EXPECT_EQ(refused({.replicas = 2, .steps_alone = true}),
+            "steps_alone: processes that say nothing to each other in a step need parameters of their own");
+  const std::string refusal = refused({.replicas = 2, .is_private = is_private, .steps_alone = true});
+  EXPECT_TRUE(refusal.starts_with("steps_alone: '")) << refusal;
+  EXPECT_TRUE(refusal.ends_with("' is shared, and all parameters have to be private")) << refusal;
 }
 
 TEST(DataParallelProcesses, HearOfOneThatFails) {

@@ -111,5 +111,28 @@ TEST(ModelParallelReplicas, GoOnWithTheSameBits) {
   }
 }
 
+// A stage has none of the options of DataParallel, and does not go on as though it had.
+TEST(ModelParallelReplicas, RefuseOptionsThatNothingCarriesOut) {
+  const ScratchFolder scratch;
+  const auto refused = [&](const Json& stage) {
+    Json document = chain_run(scratch / "run");
+    (void)spread(document, {1, 2, 1}, kDirect, true);
+    document["graph"]["nodes"][1]["strategy"].update(stage);
+    return why_not_trainable(read_small(document), 1).value_or("");
+  };
+  const std::string refusal =
+      "the subgraph 'body': inside ModelParallel, expected a plain AllReduce in each step, found ";
+  EXPECT_EQ(refused(Json::object()), "");
+  EXPECT_EQ(refused({{"sync_every", 5}}), refusal + "DataParallel: 2 replicas, AllReduce, every 5 steps");
+  EXPECT_EQ(refused({{"sync_every", 5}, {"outer", {{"method", "FedAdam"}}}}),
+            refusal + "DataParallel: 2 replicas, AllReduce, every 5 steps by FedAdam");
+  EXPECT_EQ(refused({{"aggregation", {{"method", "AllReduce"}, {"compression", "Float16"}}}}),
+            refusal + "DataParallel: 2 replicas, AllReduce (compression Float16)");
+  EXPECT_EQ(refused({{"aggregation", {{"method", "ParameterServer"}, {"consistency", "asynchronous"}}}}),
+            refusal + "DataParallel: 2 replicas, ParameterServer (consistency asynchronous)");
+  EXPECT_EQ(refused({{"aggregation", {{"method", "Decentralized"}, {"topology", "ring"}}}}),
+            refusal + "DataParallel: 2 replicas, Decentralized (topology ring)");
+}
+
 }  // namespace
 }  // namespace tutti::model_parallel_replicas_test

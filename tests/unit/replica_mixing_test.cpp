@@ -2,8 +2,13 @@
 // many steps.
 #include <tutti/train/trainer.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/coordinate/outer_optimizer.hpp>
+#include <tutti/graph/graph_module.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/strategy/mixing.hpp>
 #include <tutti/train/batch.hpp>
@@ -253,6 +259,203 @@ TEST(ReplicaMixing, LeavesPrivateParametersToTheirReplicas) {
     };
     EXPECT_FALSE(of(1, "body.wide.weight").equal(of(2, "body.wide.weight")));
     EXPECT_TRUE(of(1, "hidden.weight").equal(of(2, "hidden.weight")));  // they have just been brought together
+  }
+}
+
+// On ranks that each have a loss of their own. Returns what each has failed with.
+std::vector<std::string> train_each(int processes, const Json& document,
+                                    const std::function<void(int rank)>& before_loss) {
+  std::vector<std::string> failures(static_cast<std::size_t>(processes));
+  run_ranks(processes, [&](Communicator& world) {
+    const int rank = world.rank().value;
+    Registry registry;
+    registry.losses.add(
+        {.name = "own", .resolve = [&](const Options&, const ValueSpec&, const DataDescription&) {
+           return Loss{.compute = [&before_loss, rank](const torch::Tensor& output, const torch::Tensor& target) {
+             before_loss(rank);
+             return torch::cross_entropy_loss(output, target);
+           }};
+         }});
+    try {
+      (void)train(read_small(document, registry), Events(), {.world = &world});
+    } catch (const ToldElsewhere&) {
+      failures[static_cast<std::size_t>(rank)] = "told elsewhere";
+    } catch (const Error& error) {
+      failures[static_cast<std::size_t>(rank)] = error.what();
+    }
+  });
+  return failures;
+}
+
+// On processes they say nothing to each other between two meetings: one comes to the next before another has begun.
+TEST(StepsByThemselves, WaitForNobodyBetweenTwoMeetings) {
+  const ScratchFolder scratch;
+  for (const int accumulate : {1, 2}) {
+    const int alone = 4 * accumulate;
+    Json document = plain_run(scratch / std::to_string(accumulate), every(2, 4));
+    document["loss"] = "own";
+    document["train"] = {{"steps", 3 * alone}, {"accumulate", accumulate}, {"evaluate_every", 1000}};
+    std::mutex mutex;
+    std::condition_variable changed;
+    int begun = 0;  // by the first
+    bool has_waited = false;
+    bool has_seen_all = false;
+    const auto failures = train_each(2, document, [&](int rank) {
+      std::unique_lock lock(mutex);
+      if (rank == 0) {
+        ++begun;
+        changed.notify_all();
+      } else if (!std::exchange(has_waited, true)) {
+        has_seen_all = changed.wait_for(lock, std::chrono::seconds(20), [&] { return begun == alone; });
+      }
+    });
+    EXPECT_EQ(failures, std::vector<std::string>(2));
+    EXPECT_TRUE(has_seen_all);
+  }
+}
+
+// The others hear of it where they would have met.
+TEST(StepsByThemselves, EndForAllWhereOneFails) {
+  const ScratchFolder scratch;
+  for (const int failing : {0, 1, 2}) {
+    Json document = plain_run(scratch / std::to_string(failing), every(3, 10));
+    document["loss"] = "own";
+    document["train"] = {{"steps", 40}, {"evaluate_every", 1000}};
+    std::atomic<int> calls = 0;
+    const std::vector<std::string> failures = train_each(3, document, [&](int rank) {
+      if (rank == failing && ++calls == 14) throw Error("no more of this");
+    });
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(failures[static_cast<std::size_t>(rank)],
+                rank == failing ? "step 14: no more of this" : "told elsewhere");
+  }
+}
+
+TEST(StepsByThemselves, HearOfAnInterruptionWhereTheyMeet) {
+  const ScratchFolder scratch;
+  int number = 0;
+  // The seventh step is the last one of an epoch, which ends with an evaluation: all hear of it there, too.
+  for (const bool has_evaluation : {false, true}) {
+    for (const int processes : {1, 2}) {
+      Json document = plain_run(scratch / std::to_string(number++), every(4, 5));
+      if (!has_evaluation) document["train"]["evaluate_every"] = 1000;
+      const Trained trained = train_small(read_small(document), {.processes = processes, .interrupt_at = 7});
+      EXPECT_EQ(trained.result.reason, event::RunEnded::Reason::interrupted);
+      EXPECT_EQ(trained.result.step, processes == 1 ? 7 : has_evaluation ? 8 : 10);
+    }
+  }
+}
+
+// Running statistics follow replica 0 wherever somebody looks at them; those of a private layer are each replica's own.
+TEST(StepsByThemselves, HaveTheSameRunningStatisticsOnAnyNumberOfProcesses) {
+  const ScratchFolder scratch;
+  int number = 0;
+  for (const bool is_private : {false, true}) {
+    ParameterSet one;
+    for (const int processes : {1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(processes) + (is_private ? " processes, private" : " processes"));
+      Json document = small_run(scratch / std::to_string(number++));
+      document["graph"]["strategy"] = every(3, 4);
+      document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};  // sums of parameters round otherwise
+      document["data"]["drop_last"] = true;
+      if (is_private) document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+      const Trained trained = train_small(read_small(document), {.processes = processes});
+      ParameterSet arrays = arrays_in(trained.result.last_checkpoint);
+      if (processes == 1) one = arrays;
+      EXPECT_EQ(arrays.names(), one.names());
+      int statistics = 0;
+      for (const NamedArray& array : arrays) {
+        if (array.name().find("running_") == std::string::npos) continue;
+        EXPECT_TRUE(tensor_of(array).equal(tensor_of(one.at(array.name())))) << array.name();
+        ++statistics;
+      }
+      EXPECT_EQ(statistics, is_private ? 8 : 2);
+    }
+  }
+}
+
+// Weight decay, gradients that are clipped, classes that weigh differently, and a head that the loss does not depend
+// on.
+TEST(ReplicaMixing, OfOneReplicaIsLocal) {
+  const ScratchFolder scratch;
+  int number = 0;
+  const auto trained_with = [&](const Json& strategy) {
+    Json document = plain_run(scratch / std::to_string(number++), strategy);
+    document["optimizer"] = {{"name", "adamw"}, {"lr", 0.01}, {"weight_decay", 0.3}};
+    document["train"] = {{"steps", 14}, {"clip_norm", 0.2}};
+    document["loss"] = {{"name", "cross_entropy"}, {"class_weights", {1, 2, 0.5}}};
+    Json& graph = document["graph"];
+    graph["nodes"].push_back({{"id", "second"}, {"op", "linear"}, {"inputs", {"act"}}, {"units", 2}});
+    graph["outputs"] = {"logits", "second"};
+    return arrays_in(train_small(read_small(document)).result.last_checkpoint);
+  };
+  const ParameterSet local = trained_with({{"type", "Local"}});
+  const Json server{{"type", "DataParallel"}, {"num_replicas", 1}, {"aggregation", {{"method", "ParameterServer"}}}};
+  for (const Json& strategy : {decentralized(1, "ring"), every(1, 3), server}) {
+    const ParameterSet its = trained_with(strategy);
+    // A mean is made of changes, which are rounded.
+    const double tolerance = strategy.contains("sync_every") ? 1e-6 : 0;
+    for (const char* name : {"hidden.weight", "hidden.bias", "logits.weight", "second.weight", "second.bias"}) {
+      const torch::Tensor difference = tensor_of(its.at(name)) - tensor_of(local.at(name));
+      EXPECT_LE(difference.abs().max().item<double>(), tolerance) << name << ", " << strategy.dump();
+    }
+  }
+  // However many there are, nobody touches the head.
+  for (const Json& strategy : {decentralized(3, "ring"), every(3, 3)})
+    EXPECT_TRUE(tensor_of(trained_with(strategy).at("second.weight")).equal(tensor_of(local.at("second.weight"))));
+}
+
+// Each clips the gradient of its own rows, and weighs these by their classes, before any mean is taken.
+TEST(ReplicaMixing, ClipsAndWeighsEachReplicasOwnGradient) {
+  const ScratchFolder scratch;
+  Json document = plain_run(scratch / "run", every(2, 1000));
+  document["train"] = {{"steps", 1}, {"clip_norm", 0.05}};
+  document["loss"] = {{"name", "cross_entropy"}, {"class_weights", {1, 3, 0.5}}};
+  const tutti::Run run = read_small(document);
+  const ParameterSet arrays = arrays_in(train_small(run).result.last_checkpoint);
+  Sampler sampler({.rows = 68, .batch_size = 10, .seed = run.seed});
+  const DataSplits data = open_data(run);
+  for (std::size_t r = 0; r < 2; ++r) {
+    std::vector<std::int64_t> own;
+    const std::vector<std::int64_t> rows = sampler.rows_of(0).numbers;
+    for (std::size_t i = r; i < rows.size(); i += 2) own.push_back(rows[i]);
+    GraphModule net(run.graph, run.seed);
+    const DataRows batch = data.train->rows(own);
+    run.loss.compute(net.forward(graph_inputs(run, batch)).front(), batch.target).loss.backward();
+    double squares = 0;
+    for (const torch::Tensor& parameter : net.parameters()) squares += parameter.grad().pow(2).sum().item<double>();
+    ASSERT_GT(std::sqrt(squares), 0.05);
+    for (const auto& item : net.named_parameters()) {
+      const torch::Tensor expected =
+          item.value().detach() - 0.1 * 0.05 / (std::sqrt(squares) + 1e-6) * item.value().grad();
+      expect_close(arrays, "replica/" + std::to_string(r) + "/" + item.key(), expected);
+    }
+  }
+}
+
+// What is frozen is the same everywhere, and stays at home.
+TEST(ReplicaMixing, SendsNothingThatIsFrozen) {
+  const ScratchFolder scratch;
+  int number = 0;
+  constexpr double kTrained = 4.0 * (3 * 6 + 3);
+  for (const Json& strategy : {decentralized(3, "complete"), every(3, 2)}) {
+    for (const int processes : {1, 2}) {
+      Json document = plain_run(scratch / std::to_string(number++), strategy);
+      document["graph"]["nodes"][0]["frozen"] = true;
+      const tutti::Run run = read_small(document);
+      const Trained trained = train_small(run, {.processes = processes});
+      double bytes = 0;
+      for (const event::StepEnded& step : trained.told->of<event::StepEnded>()) {
+        for (const NamedNumber& count : step.counts) bytes += count.name == "bytes_exchanged" ? count.value : 0;
+      }
+      EXPECT_EQ(bytes, strategy.contains("sync_every") ? 7 * 2 * 2 * kTrained : 14 * 6 * kTrained) << strategy.dump();
+      EXPECT_EQ(bytes, 14 * footprint_of(run).moved.value_or(0));
+      GraphModule before(run.graph, run.seed);
+      expect_close(arrays_in(trained.result.last_checkpoint), "hidden.weight",
+                   before.named_parameters()["hidden.weight"]);
+      document["train"]["steps"] = 20;
+      EXPECT_EQ(train_small(read_small(document), {.processes = 3 - processes, .resume = true}).result.step, 20);
+    }
   }
 }
 

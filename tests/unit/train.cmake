@@ -1,7 +1,7 @@
 # Runs from their file to their last checkpoint.
 if(TUTTI_WITH_TORCH)
   tutti_test(unit/train_tests LINKS tutti_train TORCH TIMEOUT 1200
-             SOURCES unit/asynchronous_test.cpp unit/checkpoint_test.cpp unit/custom_train_test.cpp unit/evaluation_test.cpp unit/federated_train_test.cpp unit/model_parallel_test.cpp
+             SOURCES unit/asynchronous_test.cpp unit/asynchronous_staleness_test.cpp unit/checkpoint_test.cpp unit/custom_train_test.cpp unit/evaluation_test.cpp unit/federated_train_test.cpp unit/model_parallel_test.cpp
                      unit/model_parallel_faults_test.cpp unit/model_parallel_graphs_test.cpp
                      unit/model_parallel_replicas_test.cpp unit/pipeline_forecast_test.cpp unit/population_train_test.cpp
                      unit/replica_mixing_test.cpp

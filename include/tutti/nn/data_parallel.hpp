@@ -59,6 +59,10 @@ struct DataParallelOptions {
   // gradient of the replica's own rows. The module's own are those of its process's first replica, buffers those of the
   // first of all.
   std::function<bool(const std::string& name)> is_private = {};
+  // With a world, and all parameters private: processes say nothing to each other in a step, for whoever brings them
+  // together now and then. report() has what this process's replicas have computed, rows that weigh nothing all over
+  // the process are no error, and buffers are those of its first replica until share_buffers().
+  bool steps_alone = false;
   // Auto sums slices and updates them in one go. Another algorithm, or a compression, is carried out as named, on every
   // replica's gradients.
   AllReduceStrategy algorithm = Auto{};
@@ -112,6 +116,7 @@ class DataParallelEngine {
   void go_on_after(std::uint64_t steps);
   OwnShards own_shards() const;
   std::vector<std::pair<std::string, torch::Tensor>> private_parameters(int replica) const;
+  void share_buffers();
   void save(ParameterSet& state);
   void restore(const ParameterSet& state);
   CompressionTally compression_tally() const;
@@ -218,6 +223,9 @@ class DataParallel {
   std::vector<std::pair<std::string, torch::Tensor>> private_parameters(int replica) const {
     return engine_.private_parameters(replica);
   }
+  // Where processes take steps alone: all call it, and hear of everybody's buffers, as after a step that is taken
+  // together. Otherwise it does nothing. save() comes after it.
+  void share_buffers() { engine_.share_buffers(); }
   // For checkpoints: all that the next step depends on, added to `state` under names of their own: parameters, buffers
   // and what the optimizer keeps; private ones of all replicas, buffers of all shards, what was accumulated or
   // compressed away. restore() goes on from there, also with another number of replicas; arrays that it does not know

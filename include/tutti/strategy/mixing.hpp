@@ -42,6 +42,8 @@ class MixingMatrix {
   std::vector<MixingWeight> row(int replica) const;
   // Whom it hears, without itself, by number.
   std::vector<int> neighbours(int replica) const;
+  // How many all replicas hear, together.
+  std::int64_t heard() const;
 
   // The norm of what the matrix does to differences from the mean: for a matrix as these, the absolute value of its
   // second eigenvalue. 0 where one step makes all alike.
@@ -63,5 +65,9 @@ class MixingMatrix {
   std::pair<int, int> grid_ = {1, 1};     // of a torus: rows and columns
   std::vector<std::vector<int>> random_;  // neighbours, by replica
 };
+
+// By which share differences between replicas shrink at least: in a step, or where they gossip for a gradient of each,
+// of what is left of the square of the distance from the mean.
+double spectral_gap_of(const strategy::Decentralized& strategy, const MixingOptions& options);
 
 }  // namespace tutti
