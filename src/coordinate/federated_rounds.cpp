@@ -291,8 +291,15 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
 RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round, double rate_factor) {
   RoundReport report{.round = version_ + 1};
   const auto* discount = std::get_if<strategy::Discount>(&round.late);
+  const bool takes_one_by_one = is_mean(options_.strategy.aggregation);
   Gathering gathering(options_);
-  std::vector<ClientReply> late;     // of earlier rounds: one of a client at most, who is then free for this one
+  const auto take_late = [&](ClientReply reply) {
+    ++report.late;
+    const auto rounds_late = static_cast<double>(version_ - reply.task.version);
+    gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
+  };
+  // Of earlier rounds: one of a client at most, who is then free for this one. A mean takes them at once.
+  std::vector<ClientReply> late;
   std::set<std::int64_t> have_sent;  // clients whose updates the round has; a repetition asks others
   std::int64_t needed = 0;
   std::int64_t open = 0;  // who were asked in this round and have not answered
@@ -326,10 +333,12 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
       if (is_of_now) {
         have_sent.insert(reply->task.client);
         gathering.add(std::move(*reply), 1);
-      } else if (discount != nullptr) {
-        late.push_back(std::move(*reply));
-      } else {
+      } else if (discount == nullptr) {
         ++report.dropped;
+      } else if (takes_one_by_one) {
+        take_late(std::move(*reply));
+      } else {
+        late.push_back(std::move(*reply));
       }
     }
     if (std::ssize(have_sent) >= needed) break;
@@ -346,14 +355,11 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     note_problem(report, fmt::format("round {}: {}; it is repeated", report.round, why));
   }
   for (ClientReply& reply : late) {
-    // Where the rule counts each client as one, its newer update has taken the place of this.
-    if (!is_mean(options_.strategy.aggregation) && have_sent.contains(reply.task.client)) {
+    // The rule counts each client as one: its newer update has taken the place of this.
+    if (have_sent.contains(reply.task.client))
       ++report.dropped;
-      continue;
-    }
-    ++report.late;
-    const auto rounds_late = static_cast<double>(version_ - reply.task.version);
-    gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
+    else
+      take_late(std::move(reply));
   }
   report.updates = std::ssize(have_sent) + report.late;
   apply(gathering, report);

@@ -4,6 +4,11 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -167,6 +172,60 @@ TEST(FederatedRounds, CountAClientThatWasLateOnceWhereEachCountsAsOne) {
     EXPECT_EQ(report.late, is_mean ? 1 : 0);
     EXPECT_EQ(report.dropped, is_mean ? 0 : 1);
     EXPECT_FLOAT_EQ(number_in(rounds.parameters()), is_mean ? 668.0F : 501.5F);
+  }
+}
+
+// Clients of a test that answers for them, in the order it says. Of an answer that was taken nothing is kept here.
+class AnsweringPool final : public ClientPool {
+ public:
+  explicit AnsweringPool(std::int64_t count) : clients_(static_cast<std::size_t>(count)) {}
+
+  const std::vector<ClientInfo>& clients() const override { return clients_; }
+  bool is_free(std::int64_t client) const override { return !tasks_.contains(client); }
+  std::uint64_t ask(ClientTask task) override {
+    tasks_.emplace(task.client, std::move(task));
+    return 0;
+  }
+  std::optional<ClientReply> next(double) override {
+    if (order.empty()) return std::nullopt;
+    const std::int64_t client = order.front();
+    order.pop_front();
+    before_answer(client);
+    ClientReply reply{.task = std::move(tasks_.at(client)), .values = one_number(1), .rows = 1};
+    tasks_.erase(client);
+    return reply;
+  }
+  double now() const override { return 0; }
+  std::weak_ptr<const ParameterSet> model_of(std::int64_t client) const { return tasks_.at(client).parameters; }
+
+  std::deque<std::int64_t> order = {};  // of the clients that answer
+  std::function<void(std::int64_t client)> before_answer = [](std::int64_t) {};
+
+ private:
+  std::vector<ClientInfo> clients_;
+  std::map<std::int64_t, ClientTask> tasks_;
+};
+
+TEST(FederatedRounds, HoldLateUpdatesOnlyWhereTheRuleComparesThem) {
+  for (const bool is_a_mean : {true, false}) {
+    AnsweringPool pool(9);
+    Federated strategy = for_clients(9);
+    if (!is_a_mean) strategy.aggregation = strategy::Median{};
+    strategy.round = Synchronous{.replies = 2, .late = Discount{}};
+    FederatedRounds rounds(one_number(0), pool, {.strategy = strategy});
+    pool.order = {0, 1};
+    (void)rounds.run();
+    // The others answer late. Whoever is held has with it the model that it was asked with: here the first.
+    const std::weak_ptr<const ParameterSet> first_model = pool.model_of(2);
+    long held = 0;
+    pool.before_answer = [&](std::int64_t client) {
+      if (client == 1) held = first_model.use_count();
+    };
+    pool.order = {2, 3, 4, 5, 6, 7, 8, 0, 1};
+    const RoundReport report = rounds.run();
+    EXPECT_EQ(report.late, 7);
+    EXPECT_EQ(report.updates, 9);
+    EXPECT_EQ(held, is_a_mean ? 0 : 7);
   }
 }
 
