@@ -112,13 +112,15 @@ double as_double(T value) {
     return static_cast<double>(value);
 }
 
+// 0 where nothing has changed, whatever it is.
 template <Element T>
 double difference(T value, T base) {
   if constexpr (std::integral<T>) {
     // Exact however large both are, where a double has their difference.
     if (T exact; !__builtin_sub_overflow(value, base, &exact)) return static_cast<double>(exact);
   }
-  return as_double(value) - as_double(base);
+  const double between = as_double(value) - as_double(base);
+  return detail::have_same_bits(value, base) ? 0.0 : between;
 }
 
 // Calls `visit(array, first, numbers)` for blocks of the change, in its order.

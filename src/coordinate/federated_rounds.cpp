@@ -412,11 +412,13 @@ void FederatedRounds::apply(Gathering& gathering, RoundReport& report) {
   auto changed = std::make_shared<ParameterSet>(*parameters_);
   OuterOptimizer stepped = optimizer_;
   stepped.step(*changed, change);
-  if (const auto astray = std::ranges::find_if_not(*changed, has_finite_numbers); astray != changed->end())
+  for (std::size_t i = 0; i < changed->size(); ++i) {
+    if (stays_finite((*changed)[i], &(*parameters_)[i])) continue;
     throw Error(
         fmt::format("round {}: \"{}\" would no longer have finite numbers; the updates, or what the rule makes of "
                     "them, are too large",
-                    report.round, astray->name()));
+                    report.round, (*changed)[i].name()));
+  }
   optimizer_ = std::move(stepped);
   parameters_ = std::move(changed);
   ++version_;

@@ -1,6 +1,7 @@
 // What becomes of the updates of a round: those that come late, and those that are no good.
 #include <tutti/coordinate/federated_rounds.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -270,6 +271,93 @@ TEST(FederatedRounds, RefuseBadUpdatesAndGoOn) {
       EXPECT_TRUE(report.problems[0].starts_with("client 1 was refused: " + bad.why)) << report.problems[0];
       EXPECT_EQ(number_in(rounds.parameters()), 5.0F);
     }
+  }
+}
+
+// A number that is trained, and a mask that is part of the model.
+ParameterSet with_mask(float value, const std::vector<float>& mask = {0, -INFINITY, NAN}) {
+  ParameterSet set = one_number(value);
+  set.add("mask", {std::ssize(mask)}, mask);
+  return set;
+}
+
+TEST(FederatedRounds, LeaveNumbersAsTheyAreThatWereNeverFinite) {
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
+    ParameterSet trained = given;
+    trained.at("x").values<float>()[0] += client % 2 == 0 ? 1.0F : 3.0F;
+    return FitResult{.parameters = std::move(trained), .rows = 1};
+  };
+  const ParameterSet first = with_mask(0);
+  for (const strategy::FederatedAggregation& rule : std::vector<strategy::FederatedAggregation>{
+           strategy::FedAvg{}, strategy::FedAvgM{}, strategy::FedAdam{}, strategy::Median{}, strategy::TrimmedMean{},
+           strategy::Krum{.byzantine = 1}, strategy::Bulyan{.byzantine = 1}, strategy::NormClipping{.max_norm = 2}}) {
+    for (const Compression& compression : std::vector<Compression>{NoCompression{}, Float16{}, TopK{.fraction = 0.5}}) {
+      for (const bool is_mask_trained : {false, true}) {
+        SimulatedClientsOptions options = clients_of(script, 8);
+        options.compression = compression;
+        options.is_trained = {true, is_mask_trained};
+        for (int i = 0; i < 8; ++i) options.behaviour.push_back({.fit_seconds = 1.0 + i, .update_factor = 2});
+        SimulatedClients clients(options);
+        Federated strategy = for_clients(8);
+        strategy.aggregation = rule;
+        strategy.max_update_norm = 100;
+        strategy.round = Synchronous{.replies = 7, .late = Discount{}};
+        FederatedRounds rounds(first, clients, {.strategy = strategy, .is_trained = options.is_trained});
+        for (int i = 0; i < 3; ++i) EXPECT_EQ(rounds.run().refused, 0);
+        EXPECT_GT(number_in(rounds.parameters()), 0.0F);
+        EXPECT_TRUE(std::ranges::equal(rounds.parameters().at("mask").bytes(), first.at("mask").bytes()));
+      }
+    }
+  }
+}
+
+TEST(FederatedRounds, RefuseChangesFromOrToWhatIsNotFinite) {
+  for (const Compression& compression : std::vector<Compression>{NoCompression{}, Float16{}}) {
+    Script script;
+    script.fit = [](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+      if (client == 0) return FitResult{.parameters = with_mask(5, {0, 0, NAN}), .rows = 1};
+      if (client == 1) return FitResult{.parameters = with_mask(5, {-INFINITY, -INFINITY, NAN}), .rows = 1};
+      if (client == 2) return FitResult{.parameters = with_mask(5, {0, -INFINITY, -NAN}), .rows = 1};
+      return FitResult{.parameters = with_mask(2), .rows = 1};
+    };
+    SimulatedClientsOptions options = clients_of(script, 4);
+    options.compression = compression;
+    options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2}, {.fit_seconds = 3}, {.fit_seconds = 4}};
+    SimulatedClients clients(std::move(options));
+    Federated strategy = for_clients(4);
+    strategy.round = Synchronous{.replies = 1};
+    FederatedRounds rounds(with_mask(0), clients, {.strategy = strategy});
+    const RoundReport report = rounds.run();
+    const std::string not_finite = "numbers that are infinite or not a number";
+    EXPECT_EQ(report.problems,
+              (std::vector<std::string>{"client 0 was refused: \"mask\" has other numbers where it was given some that "
+                                        "are infinite or not a number",
+                                        "client 1 was refused: \"mask\" has " + not_finite,
+                                        "client 2 was refused: \"mask\" has " + not_finite}));
+    EXPECT_EQ(report.astray, 2);
+    EXPECT_EQ(number_in(rounds.parameters()), 2.0F);
+  }
+}
+
+TEST(FederatedRounds, LetClientsKeepWhatWasNeverFinite) {
+  // A layer of its own with a mask, which a client has from the beginning, and a number that may go astray.
+  struct Keeping final : FederatedClient {
+    FitResult fit(const ParameterSet& given, const FitInstructions& instructions) override {
+      own.at("x").values<float>()[0] = instructions.round == 2 ? NAN : 10.0F + static_cast<float>(instructions.round);
+      return {.parameters = given, .rows = 1};
+    }
+    ClientEvaluation evaluate(const ParameterSet&) override { return {.rows = 1}; }
+    ParameterSet state() const override { return own; }
+    void restore(const ParameterSet& state) override { own = state; }
+    ParameterSet own = with_mask(0);
+  };
+  SimulatedClients clients(
+      {.clients = std::vector<ClientInfo>(1), .make = [](std::int64_t) { return std::make_unique<Keeping>(); }});
+  FederatedRounds rounds(one_number(0), clients, {.strategy = for_clients(1)});
+  for (const float kept : {11.0F, 11.0F, 13.0F}) {
+    (void)rounds.run();
+    EXPECT_EQ(clients.state_of(0).at("state/x").values<float>()[0], kept);
   }
 }
 

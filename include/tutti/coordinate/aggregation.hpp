@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-// What a client has learnt. It is values - base, in double; where there is no base the values are the change.
+// What a client has learnt. It is values - base, in double, and 0 where both are the same to the bit, be they infinite;
+// where there is no base the values are the change.
 struct ClientUpdate {
   std::int64_t client = 0;
   double weight = 1;    // rows, where updates are weighted
@@ -42,7 +43,7 @@ void refuse_too_few(const strategy::FederatedAggregation& rule, std::int64_t upd
 // Whether a rule counts clients by their rows, and can take them one by one (MeanOfUpdates).
 bool is_mean(const strategy::FederatedAggregation& rule);
 
-// A UsageError where there are too few, or their layouts differ, or they weigh nothing together. Numbers are finite.
+// A UsageError where there are too few, or their layouts differ, or they weigh nothing together. Changes are finite.
 // Krum, MultiKrum and Bulyan select by the changes of trained arrays alone, and take all arrays of what they selected.
 Change aggregate(const strategy::FederatedAggregation& rule, std::span<const ClientUpdate> updates,
                  const std::vector<bool>& is_trained = {});

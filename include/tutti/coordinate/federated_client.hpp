@@ -54,7 +54,7 @@ class FederatedClient {
   virtual ClientEvaluation evaluate(const ParameterSet& parameters) = 0;
 
   // What it keeps from round to round, such as layers of its own: for checkpoints, and where clients are made when they
-  // are asked (SimulatedClients). Nothing, unless it says so.
+  // are asked (SimulatedClients, which ask for it before the first fit as well). Nothing, unless it says so.
   virtual ParameterSet state() const { return {}; }
   virtual void restore(const ParameterSet& /*state*/) {}
 };
