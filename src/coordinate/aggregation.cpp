@@ -336,6 +336,8 @@ void refuse_unless_updates_fit(std::span<const ClientUpdate> updates, const std:
 
 }  // namespace detail
 
+std::string_view rule_name(const FederatedAggregation& rule) { return kRuleNames[rule.index()]; }
+
 std::int64_t least_updates(const FederatedAggregation& rule) {
   return std::visit([](const auto& its) { return least_updates_of(its); }, rule);
 }
@@ -343,7 +345,7 @@ std::int64_t least_updates(const FederatedAggregation& rule) {
 void refuse_too_few(const FederatedAggregation& rule, std::int64_t updates) {
   const std::int64_t least = least_updates(rule);
   if (updates >= least) return;
-  throw UsageError(fmt::format("{}: expected at least {} update{}{}, found {}", kRuleNames[rule.index()], least,
+  throw UsageError(fmt::format("{}: expected at least {} update{}{}, found {}", rule_name(rule), least,
                                least == 1 ? "" : "s",
                                std::visit([](const auto& its) { return reason_of_least(its); }, rule), updates));
 }

@@ -486,7 +486,23 @@ ClientEvaluation FederatedRounds::evaluate(const std::vector<std::int64_t>& clie
 namespace {
 
 constexpr const char* kCounts = "server/counts";
-constexpr const char* kServerMoments = "server/";
+constexpr std::string_view kServer = "server/";
+
+// Moments are under the name of the rule that made them: another one's would mislead it.
+std::string moments_of(const strategy::FederatedAggregation& rule) {
+  return fmt::format("{}{}/", kServer, rule_name(rule));
+}
+
+// The rule that moments are of, where there are some.
+std::optional<std::string> rule_of_moments(const ParameterSet& arrays) {
+  for (const NamedArray& array : arrays) {
+    std::string_view name = array.name();
+    if (!name.starts_with(kServer) || name == kCounts) continue;
+    name.remove_prefix(kServer.size());
+    return std::string(name.substr(0, name.find('/')));
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -494,20 +510,25 @@ void FederatedRounds::save(ParameterSet& arrays) const {
   for (const NamedArray& array : *parameters_) arrays.add(array.layout(), array.bytes());
   const std::vector<std::int64_t> counts = {version_, call_, under_way_};
   arrays.add(kCounts, {std::ssize(counts)}, counts);
-  optimizer_.save(arrays, *parameters_, kServerMoments);
+  optimizer_.save(arrays, *parameters_, moments_of(options_.strategy.aggregation));
 }
 
-void FederatedRounds::restore(const ParameterSet& arrays) {
+std::vector<std::string> FederatedRounds::restore(const ParameterSet& arrays) {
   ParameterSet read = *parameters_;
   copy_named(arrays, read);
   const std::span<const std::int64_t> counts = arrays.at(kCounts).values<std::int64_t>();
   if (counts.size() != 3) throw UsageError(fmt::format("{}: expected 3 numbers, found {}", kCounts, counts.size()));
-  optimizer_.restore(arrays, read, kServerMoments);
+  const strategy::FederatedAggregation& rule = options_.strategy.aggregation;
+  optimizer_.restore(arrays, read, moments_of(rule));
   parameters_ = std::make_shared<const ParameterSet>(std::move(read));
   version_ = counts[0];
   call_ = counts[1];
   under_way_ = counts[2];
   early_.clear();
+  const std::optional<std::string> before = rule_of_moments(arrays);
+  if (!before || *before == rule_name(rule)) return {};
+  return {fmt::format("the server's rule was {} before, and is {} from now on: what it remembers begins anew", *before,
+                      rule_name(rule))};
 }
 
 }  // namespace tutti

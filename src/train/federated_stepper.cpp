@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -147,7 +148,7 @@ class FederatedStepper final : public Stepper {
   }
 
   void restore(const ParameterSet& arrays) override {
-    rounds_.restore(arrays);
+    std::ranges::move(rounds_.restore(arrays), std::back_inserter(warnings_));
     copy_named(arrays, ground_->personal, kPersonal);
     copy_named(arrays, ground_->fixed);
     fill_named(ground_->fixed, *net_);

@@ -563,5 +563,52 @@ TEST(FederatedRounds, GoOnFromACheckpointToTheBit) {
   }
 }
 
+TEST(FederatedRounds, BeginAnewWithMomentsWhereTheRuleHasChanged) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + 1), .rows = 1};
+  };
+  const std::vector<strategy::FederatedAggregation> rules = {strategy::FedAvg{},     strategy::FedAvgM{},
+                                                             strategy::FedAdam{},    strategy::FedYogi{},
+                                                             strategy::FedAdagrad{}, strategy::Median{}};
+  const auto kept_none = [](const strategy::FederatedAggregation& rule) {
+    return std::holds_alternative<strategy::FedAvg>(rule) || std::holds_alternative<strategy::Median>(rule);
+  };
+  const auto rounds_with = [&](const strategy::FederatedAggregation& rule, ClientPool& clients, float first) {
+    Federated strategy = for_clients(2);
+    strategy.aggregation = rule;
+    return FederatedRounds(one_number(first), clients, {.strategy = strategy});
+  };
+  for (const strategy::FederatedAggregation& before : rules) {
+    SimulatedClients clients(clients_of(script, 2));
+    FederatedRounds begun = rounds_with(before, clients, 0);
+    (void)begun.run();
+    (void)begun.run();
+    ParameterSet saved;
+    begun.save(saved);
+    for (const strategy::FederatedAggregation& after : rules) {
+      SimulatedClients others(clients_of(script, 2));
+      FederatedRounds resumed = rounds_with(after, others, 0);
+      const std::vector<std::string> told = resumed.restore(saved);
+      if (before == after) {
+        EXPECT_EQ(told, std::vector<std::string>());
+        continue;
+      }
+      if (kept_none(before))
+        EXPECT_EQ(told, std::vector<std::string>());
+      else
+        EXPECT_EQ(told, std::vector<std::string>{fmt::format(
+                            "the server's rule was {} before, and is {} from now on: what it remembers begins anew",
+                            rule_name(before), rule_name(after))});
+      SimulatedClients anew(clients_of(script, 2));
+      FederatedRounds fresh = rounds_with(after, anew, number_in(begun.parameters()));
+      (void)resumed.run();
+      (void)fresh.run();
+      EXPECT_EQ(number_in(resumed.parameters()), number_in(fresh.parameters()))
+          << rule_name(before) << ", " << rule_name(after);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <tutti/base/parameter_set.hpp>
@@ -33,6 +34,9 @@ struct ClientUpdate {
 using Change = std::vector<std::vector<double>>;
 
 // Below, `is_trained` tells by array what is trained and what is a buffer; where it is empty all are trained.
+
+// "FedAvg", as in JSON.
+std::string_view rule_name(const strategy::FederatedAggregation& rule);
 
 // How many updates a rule needs at least: 1, 2 byzantine + 3, 4 byzantine + 3; of MultiKrum at least as many as it
 // keeps. A UsageError for a rule with numbers that none has, such as a fraction of 0.5 to trim at each end.

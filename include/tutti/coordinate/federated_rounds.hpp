@@ -76,9 +76,9 @@ class FederatedRounds {
   const ParameterSet& parameters() const { return *parameters_; }
 
   // The model, and all that the next round depends on but for the pool's part of it. Restoring refuses what does not
-  // fit with a UsageError.
+  // fit with a UsageError, and returns sentences about what it could not go on with: the moments of another rule.
   void save(ParameterSet& arrays) const;
-  void restore(const ParameterSet& arrays);
+  std::vector<std::string> restore(const ParameterSet& arrays);
 
  private:
   class Gathering;
