@@ -193,6 +193,9 @@ FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, Fede
   if (!options_.is_trained.empty() && options_.is_trained.size() != parameters_->size())
     throw UsageError(fmt::format("is_trained: expected one for each of {} arrays, found {}", parameters_->size(),
                                  options_.is_trained.size()));
+  if (!std::holds_alternative<NoCompression>(its.compression) && its.compression != pool_.compression())
+    throw UsageError(fmt::format("compression: expected that of the clients' pool, {}, found {}",
+                                 to_string(pool_.compression()), to_string(its.compression)));
   const ClientCounts counts = count_clients(its.client_selection, pool_.clients());
   refuse_impossible(its, counts);
   chosen_ = chosen_count(its.client_selection, counts);
@@ -248,7 +251,8 @@ void FederatedRounds::ask(const std::vector<std::int64_t>& clients, double rate_
                                     .instructions = {.round = version_ + 1,
                                                      .draw = call_,
                                                      .rate_factor = rate_factor,
-                                                     .mu = mu_of(options_.strategy.aggregation)}});
+                                                     .mu = mu_of(options_.strategy.aggregation),
+                                                     .local = options_.strategy.local}});
     ++under_way_;
   }
   report.asked += std::ssize(clients);
@@ -279,6 +283,7 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
   }
   const auto refused = why_refused(reply, {.expected = parameters_.get(),
                                            .max_norm = options_.strategy.max_update_norm,
+                                           .rows = pool_.clients()[static_cast<std::size_t>(reply.task.client)].rows,
                                            .is_trained = options_.is_trained});
   if (refused) {
     ++report.refused;

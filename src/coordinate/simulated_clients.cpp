@@ -278,6 +278,8 @@ const std::vector<ClientInfo>& SimulatedClients::clients() const { return shared
 
 bool SimulatedClients::is_free(std::int64_t client) const { return !is_busy_[static_cast<std::size_t>(client)]; }
 
+Compression SimulatedClients::compression() const { return shared_->options.compression; }
+
 std::uint64_t SimulatedClients::ask(ClientTask task) {
   const auto client = static_cast<std::size_t>(task.client);
   if (client >= is_busy_.size())
@@ -377,7 +379,7 @@ constexpr const char* kTasks = "simulation/tasks";
 constexpr const char* kTaskNumbers = "simulation/task_numbers";
 constexpr std::string_view kKeptBy = "client/";
 
-constexpr std::size_t kTaskFields = 8;
+constexpr std::size_t kTaskFields = 10;
 constexpr std::size_t kTaskNumberFields = 3;
 
 // Rows of numbers that are tasks of clients that are there.
@@ -411,9 +413,9 @@ void SimulatedClients::save(ParameterSet& arrays) const {
   std::map<std::int64_t, std::shared_ptr<const ParameterSet>> models;
   for (const auto& [turn, pending] : pending_) {
     const ClientTask& task = pending->task;
-    tasks.insert(tasks.end(),
-                 {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call, task.instructions.round,
-                  static_cast<std::int64_t>(pending->outcome), pending->order, task.instructions.draw});
+    tasks.insert(tasks.end(), {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call,
+                               task.instructions.round, static_cast<std::int64_t>(pending->outcome), pending->order,
+                               task.instructions.draw, task.instructions.local.epochs, task.instructions.local.steps});
     numbers.insert(numbers.end(), {pending->due, task.instructions.rate_factor, task.instructions.mu});
     models.emplace(task.version, task.parameters);
   }
@@ -461,13 +463,16 @@ void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& l
       model = std::make_shared<const ParameterSet>(std::move(read));
     }
     auto pending = std::make_shared<Pending>();
-    pending->task = {
-        .client = its[0],
-        .kind = static_cast<ClientTask::Kind>(its[1]),
-        .version = its[2],
-        .call = its[3],
-        .parameters = model,
-        .instructions = {.round = its[4], .draw = its[7], .rate_factor = its_numbers[1], .mu = its_numbers[2]}};
+    pending->task = {.client = its[0],
+                     .kind = static_cast<ClientTask::Kind>(its[1]),
+                     .version = its[2],
+                     .call = its[3],
+                     .parameters = model,
+                     .instructions = {.round = its[4],
+                                      .draw = its[7],
+                                      .rate_factor = its_numbers[1],
+                                      .mu = its_numbers[2],
+                                      .local = {.epochs = its[8], .steps = its[9]}}};
     pending->outcome = static_cast<Pending::Outcome>(its[5]);
     pending->order = its[6];
     pending->due = its_numbers[0];

@@ -82,6 +82,8 @@ std::optional<std::string> why_refused(const ClientReply& reply, const UpdateChe
                          array.name());
   }
   if (const auto why = why_refused_evaluation(reply)) return why;
+  if (check.rows > 0 && reply.rows > check.rows)
+    return fmt::format("it says that it has {} rows, and has {}", reply.rows, check.rows);
   if (reply.trained < 0 || reply.trained > kMostClientRows)
     return fmt::format("it says that it has computed with {} rows", reply.trained);
   if (check.max_norm > 0) {

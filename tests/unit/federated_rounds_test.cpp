@@ -96,11 +96,13 @@ TEST(FederatedRounds, TellClientsWhatTheyNeedToKnow) {
   SimulatedClients clients(clients_of(script, 1));
   Federated strategy = for_clients(1);
   strategy.aggregation = strategy::FedProx{.mu = 0.25};
+  strategy.local = {.steps = 40};
   FederatedRounds rounds(one_number(1), clients, {.strategy = strategy});
   (void)rounds.run(1);
   (void)rounds.run(0.5);
-  EXPECT_EQ(told, (std::vector<FitInstructions>{{.round = 1, .draw = 1, .rate_factor = 1, .mu = 0.25},
-                                                {.round = 2, .draw = 2, .rate_factor = 0.5, .mu = 0.25}}));
+  EXPECT_EQ(told, (std::vector<FitInstructions>{
+                      {.round = 1, .draw = 1, .rate_factor = 1, .mu = 0.25, .local = {.steps = 40}},
+                      {.round = 2, .draw = 2, .rate_factor = 0.5, .mu = 0.25, .local = {.steps = 40}}}));
 }
 
 TEST(FederatedRounds, CountTheRowsThatWereComputedWith) {
@@ -373,6 +375,22 @@ TEST(FederatedRounds, ChooseAmongTheCandidatesWhoAnswer) {
   EXPECT_EQ(trained, (std::set<std::int64_t>{6, 7}));
 }
 
+TEST(FederatedRounds, RefuseACompressionThatThePoolDoesNotHave) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.compression = TopK{.fraction = 0.5};
+  SimulatedClients clients(std::move(options));
+  const auto why = [&](const Compression& compression) {
+    Federated strategy = for_clients(2);
+    strategy.compression = compression;
+    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
+  };
+  EXPECT_EQ(why(TopK{.fraction = 0.5}), "(no error)");
+  EXPECT_EQ(why(NoCompression{}), "(no error)");  // the strategy says nothing of it
+  EXPECT_EQ(why(TopK{.fraction = 0.25}), "compression: expected that of the clients' pool, TopK:0.5, found TopK:0.25");
+  EXPECT_EQ(why(Float16{}), "compression: expected that of the clients' pool, TopK:0.5, found Float16");
+}
+
 TEST(FederatedRounds, RefuseWhatCouldNeverEnd) {
   const Script script;
   const auto error_of = [&](const Federated& strategy) {
@@ -476,7 +494,8 @@ TEST(BufferedRounds, EndWhereOneOfTheClientsThatTheRuleNeedsNeverSucceeds) {
 Script drawing_script() {
   Script script;
   script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
-    RandomStream draws({static_cast<std::uint64_t>(client), static_cast<std::uint64_t>(instructions.round)});
+    RandomStream draws({static_cast<std::uint64_t>(client), static_cast<std::uint64_t>(instructions.round),
+                        static_cast<std::uint64_t>(instructions.local.steps)});
     ParameterSet trained = given;
     for (float& number : trained[0].values<float>()) number += static_cast<float>(draws.normal());
     return FitResult{.parameters = trained, .rows = 1 + client % 7, .loss = draws.uniform()};
@@ -509,6 +528,7 @@ std::vector<Federated> restless_strategies() {
       strategy.client_selection = strategy::Random{.fraction = 0.3};
       strategy.round = round;
       strategy.aggregation = rule;
+      strategy.local.steps = 7;
       all.push_back(strategy);
     }
   }

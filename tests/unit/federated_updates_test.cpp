@@ -183,6 +183,7 @@ class AnsweringPool final : public ClientPool {
 
   const std::vector<ClientInfo>& clients() const override { return clients_; }
   bool is_free(std::int64_t client) const override { return !tasks_.contains(client); }
+  Compression compression() const override { return NoCompression{}; }
   std::uint64_t ask(ClientTask task) override {
     tasks_.emplace(task.client, std::move(task));
     return 0;
@@ -359,6 +360,27 @@ TEST(FederatedRounds, LetClientsKeepWhatWasNeverFinite) {
     (void)rounds.run();
     EXPECT_EQ(clients.state_of(0).at("state/x").values<float>()[0], kept);
   }
+}
+
+TEST(FederatedRounds, RefuseMoreRowsThanTheClientHas) {
+  // Of one of the honest ones nobody knows how many it has.
+  Script script;
+  script.fit = [](std::int64_t client, const ParameterSet&, const FitInstructions&) {
+    return FitResult{
+        .parameters = one_number(client == 0 ? 1000.0F : 1.0F), .rows = client == 0 ? 1'000'000'000 : 5, .trained = 15};
+  };
+  SimulatedClientsOptions options = clients_of(script, 3);
+  options.clients = {{.rows = 5}, {.rows = 0}, {.rows = 5}};
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 2}, {.fit_seconds = 3}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(3);
+  strategy.round = Synchronous{.replies = 2};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const RoundReport report = rounds.run();
+  EXPECT_EQ(report.refused, 1);
+  EXPECT_EQ(report.problems,
+            std::vector<std::string>{"client 0 was refused: it says that it has 1000000000 rows, and has 5"});
+  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
 }
 
 TEST(FederatedRounds, BearHostileClientsWithRulesThatDo) {

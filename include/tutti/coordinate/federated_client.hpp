@@ -19,6 +19,7 @@
 
 #include <tutti/base/events.hpp>
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/strategy/federated.hpp>
 
 namespace tutti {
 
@@ -28,6 +29,7 @@ struct FitInstructions {
   std::int64_t draw = 0;   // another in every call: by it is drawn what a fit draws, such as the order of rows
   double rate_factor = 1;  // what the client's own learning rate is multiplied by
   double mu = 0;           // of FedProx: the gradient of mu/2 |parameters - those of the server|^2 is to be added
+  strategy::LocalTraining local = {};  // how long to train, where the client is not told otherwise by whoever made it
   friend bool operator==(const FitInstructions&, const FitInstructions&) = default;
 };
 
