@@ -501,6 +501,41 @@ TEST(FederatedTrain, FedProxLeavesPersonalLayersAlone) {
   }
 }
 
+TEST(FederatedTrain, ClientsTellTheBestWhereTheServerHasNoRows) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run", federated(3, 30));
+  document["data"]["test_rows"] = 0;
+  document["data"]["client_test"] = 0.25;
+  document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+  document["train"] = {{"early_stopping", {{"patience", 2}}}};
+  const Trained trained = train_small(read_small(document));
+  EXPECT_EQ(trained.result.best.of, "clients accuracy");
+  EXPECT_GT(trained.result.best.step, 0);
+  EXPECT_EQ(trained.result.reason, event::RunEnded::Reason::stopped_early);
+  for (const auto& evaluation : trained.told->of<event::EvaluationEnded>()) EXPECT_EQ(evaluation.split, "clients");
+  // Where the server has some, it tells.
+  document["data"]["test_rows"] = 30;
+  EXPECT_EQ(train_small(read_small(document)).result.best.of, "test accuracy");
+}
+
+TEST(FederatedTrain, RefusesToStopEarlyWhereNothingIsEvaluated) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run", federated(8, 2));
+  document["data"]["rows"] = 8;
+  document["data"]["test_rows"] = 0;
+  document["train"] = {{"early_stopping", {{"patience", 2}}}};
+  const auto why = [&] { return usage_error([&] { (void)train_small(read_small(document)); }); };
+  EXPECT_EQ(
+      why(),
+      "train.early_stopping: nothing is ever evaluated, because the data has no rows to validate or to test with, "
+      "and clients keep none for that (data.client_test)");
+  document["data"]["client_test"] = 0.2;
+  EXPECT_EQ(why(),
+            "train.early_stopping: nothing that tells the best is ever evaluated, because no client has rows left to "
+            "evaluate with");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run"));
+}
+
 TEST(FederatedTrain, ClientsWithOneRowHaveNoneToEvaluateWith) {
   const ScratchFolder scratch;
   Json document = federated_run(scratch / "run", federated(8, 2));
