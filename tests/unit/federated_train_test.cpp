@@ -2,10 +2,13 @@
 // bit.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/functional/loss.h>
 #include <tutti/base/random.hpp>
 #include <tutti/graph/graph_module.hpp>
@@ -217,6 +220,52 @@ TEST(FederatedTrain, AClientMayHaveReplicas) {
     document["graph"]["strategy"]["inner"] = data_parallel(3);
     EXPECT_LT(largest_difference(weights_after(document), one), 1e-5);
     EXPECT_NEAR(train_small(read_small(document)).told->of<event::StepEnded>().back().loss, loss, 1e-5);
+  }
+}
+
+TEST(FederatedTrain, ClientsWithReplicasGoAstrayAsOthersDo) {
+  const ScratchFolder scratch;
+  for (const Json& inner :
+       {Json{{"type", "Local"}}, data_parallel(2), data_parallel(2, {{"compression", "Float16"}})}) {
+    SCOPED_TRACE(inner.dump());
+    Json document =
+        federated_run(scratch / "run",
+                      federated(3, 2, {{"inner", inner}, {"round", {{"method", "Synchronous"}, {"too_few", "end"}}}}));
+    document["optimizer"] = {{"name", "sgd"}, {"lr", 1e30}};
+    std::string why;
+    try {
+      (void)train_small(read_small(document));
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    EXPECT_THAT(why, HasSubstr("from 3 that were asked (0 failed, 3 refused)"));
+    EXPECT_THAT(why, HasSubstr("is the learning rate too large?"));
+  }
+}
+
+// Exported networks have such masks among their buffers.
+TEST(FederatedTrain, ABufferMayHaveInfiniteNumbers) {
+  const ScratchFolder scratch;
+  torch::jit::Module script("Masked");
+  script.register_buffer("mask", torch::tensor({0.0F, -INFINITY, 0.0F, 0.0F, -INFINITY, 0.0F}));
+  script.define("def forward(self, x):\n  return torch.softmax(x + self.mask, 1)\n");
+  script.save((scratch / "masked.pt").string());
+  for (const Json& inner : {Json{{"type", "Local"}}, data_parallel(2)}) {
+    for (const Json& compression : {Json("NoCompression"), Json("Float16"), Json{{"TopK", 0.5}}}) {
+      for (const bool is_personal : {false, true}) {
+        SCOPED_TRACE(inner.dump() + compression.dump() + (is_personal ? " personal" : ""));
+        Json document =
+            federated_run(scratch / "run", federated(3, 3, {{"inner", inner}, {"compression", compression}}));
+        document["graph"]["nodes"][1]["nodes"][0] = {
+            {"id", "norm"}, {"op", "torchscript"}, {"inputs", {"hidden"}}, {"file", (scratch / "masked.pt").string()}};
+        if (is_personal) document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+        const ParameterSet first = weights_at_first(document);
+        const ParameterSet after = weights_after(document);
+        EXPECT_TRUE(std::ranges::equal(after.at("body.norm.mask").bytes(), first.at("body.norm.mask").bytes()));
+        for (const char* name : {"hidden.weight", "body.wide.weight"})
+          EXPECT_FALSE(std::ranges::equal(after.at(name).bytes(), first.at(name).bytes())) << name;
+      }
+    }
   }
 }
 
