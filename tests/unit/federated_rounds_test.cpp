@@ -375,6 +375,44 @@ TEST(FederatedRounds, ChooseAmongTheCandidatesWhoAnswer) {
   EXPECT_EQ(trained, (std::set<std::int64_t>{6, 7}));
 }
 
+TEST(FederatedRounds, ChooseByLossAmongThoseWhoAreNotAtWork) {
+  // The two with the highest losses are slow: while they are at work others are asked.
+  Script script;  // each goes to its own number
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    return ClientEvaluation{.rows = 1, .loss = static_cast<double>(client)};
+  };
+  SimulatedClientsOptions options = clients_of(script, 6);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1},  {.fit_seconds = 1},
+                       {.fit_seconds = 1}, {.fit_seconds = 25}, {.fit_seconds = 35}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(6);
+  strategy.client_selection = strategy::PowerOfChoice{.fraction = 0.5, .candidates = 1};
+  strategy.round = Synchronous{.replies = 2, .deadline = 10, .late = Discount{.factor = 0.5}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const auto at_work = [&] {
+    std::set<std::int64_t> busy;
+    for (std::int64_t client = 0; client < 6; ++client) {
+      if (!clients.is_free(client)) busy.insert(client);
+    }
+    return busy;
+  };
+  // The deadline passes twice. Nobody else is asked, since all three are at work or have answered.
+  RoundReport report = rounds.run();
+  EXPECT_EQ(report.asked, 3);
+  EXPECT_EQ(report.repeats, 2);
+  EXPECT_EQ(report.updates, 2);
+  EXPECT_EQ(report.seconds, 25.0);
+  EXPECT_EQ(number_in(rounds.parameters()), 3.5F);  // of 3 and 4
+  EXPECT_EQ(at_work(), std::set<std::int64_t>{5});
+  // In the second round the slowest is still at work, and evaluates nothing.
+  report = rounds.run();
+  EXPECT_EQ(report.asked, 3);
+  EXPECT_EQ(report.late, 0);
+  EXPECT_EQ(report.seconds, 26.0);
+  EXPECT_EQ(number_in(rounds.parameters()), 2.5F);  // of 2 and 3
+  EXPECT_EQ(at_work(), (std::set<std::int64_t>{4, 5}));
+}
+
 TEST(FederatedRounds, RefuseACompressionThatThePoolDoesNotHave) {
   const Script script;
   SimulatedClientsOptions options = clients_of(script, 2);
@@ -500,6 +538,10 @@ Script drawing_script() {
     for (float& number : trained[0].values<float>()) number += static_cast<float>(draws.normal());
     return FitResult{.parameters = trained, .rows = 1 + client % 7, .loss = draws.uniform()};
   };
+  script.evaluate = [](std::int64_t client, const ParameterSet& given) {
+    RandomStream draws({static_cast<std::uint64_t>(client)});
+    return ClientEvaluation{.rows = 1, .loss = draws.normal() + given[0].values<float>()[0]};
+  };
   return script;
 }
 
@@ -517,6 +559,14 @@ ParameterSet many_numbers() {
   return set;
 }
 
+// Rounds of those with the highest losses, some of whom are late.
+Federated by_loss_with_a_deadline() {
+  Federated strategy = for_clients(30);
+  strategy.client_selection = strategy::PowerOfChoice{.fraction = 0.3, .candidates = 0.6};
+  strategy.round = Synchronous{.replies = 6, .ask_beyond = 3, .deadline = 3, .late = Discount{}, .max_repeats = 50};
+  return strategy;
+}
+
 std::vector<Federated> restless_strategies() {
   std::vector<Federated> all;
   for (const strategy::FederatedRound& round : std::vector<strategy::FederatedRound>{
@@ -532,6 +582,7 @@ std::vector<Federated> restless_strategies() {
       all.push_back(strategy);
     }
   }
+  all.push_back(by_loss_with_a_deadline());
   return all;
 }
 

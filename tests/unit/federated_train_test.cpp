@@ -206,7 +206,8 @@ TEST(FederatedTrain, AClientMayHaveReplicas) {
     together["graph"]["strategy"] = federated(1, 1, {{"local", {{"epochs", 2}}}, {"inner", replicas}});
     const ParameterSet found = weights_after(together);
     const ParameterSet expected = weights_after(alone);
-    for (const char* name : {"hidden.weight", "body.wide.weight", "logits.bias"})
+    for (const char* name : {"hidden.weight", "body.wide.weight", "logits.bias", "body.norm.running_mean",
+                             "body.norm.running_var", "body.norm.num_batches_tracked"})
       EXPECT_TRUE(std::ranges::equal(found.at(name).bytes(), expected.at(name).bytes())) << name;
   }
   // With replicas or without, a client learns the same, FedProx included.
@@ -656,6 +657,21 @@ TEST(FederatedTrain, SaysWhatOfTheStrategyHasChangedSinceTheCheckpoint) {
     EXPECT_EQ(warned[0].sentence,
               "the run file has changed since the checkpoint was written: graph.strategy." + change.told);
   }
+}
+
+TEST(FederatedTrain, GoesOnWithAnotherRuleOfTheServer) {
+  const ScratchFolder scratch;
+  const Json before{{"aggregation", {{"method", "FedAvgM"}}}};
+  const Json after{{"aggregation", {{"method", "FedAdam"}, {"lr", 0.01}}}};
+  (void)train_small(read_small(federated_run(scratch / "run", federated(6, 3, before))), {.interrupt_at = 2});
+  const Trained resumed =
+      train_small(read_small(federated_run(scratch / "run", federated(6, 3, after))), {.resume = true});
+  EXPECT_EQ(resumed.result.step, 3);
+  std::vector<std::string> warnings;
+  for (const auto& warned : resumed.told->of<event::Warned>()) warnings.push_back(warned.sentence);
+  EXPECT_THAT(
+      warnings,
+      Contains("the server's rule was FedAvgM before, and is FedAdam from now on: what it remembers begins anew"));
 }
 
 TEST(FederatedTrain, BeginsWithTheWeightsThatItIsGiven) {
