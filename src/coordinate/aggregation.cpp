@@ -112,15 +112,13 @@ double as_double(T value) {
     return static_cast<double>(value);
 }
 
-// 0 where nothing has changed, whatever it is.
 template <Element T>
 double difference(T value, T base) {
   if constexpr (std::integral<T>) {
     // Exact however large both are, where a double has their difference.
     if (T exact; !__builtin_sub_overflow(value, base, &exact)) return static_cast<double>(exact);
   }
-  const double between = as_double(value) - as_double(base);
-  return detail::have_same_bits(value, base) ? 0.0 : between;
+  return as_double(value) - as_double(base);
 }
 
 // Calls `visit(array, first, numbers)` for blocks of the change, in its order.
@@ -283,6 +281,10 @@ void read_change(const ClientUpdate& update, std::size_t array, std::size_t firs
     }
     const T* from = (*update.base)[array].values<T>().data() + first;
     for (std::size_t i = 0; i < change.size(); ++i) change[i] = difference(its[i], from[i]);
+    // Of what is not finite, the difference is no number where nothing has changed.
+    for (std::size_t i = 0; i < change.size(); ++i) {
+      if (std::isnan(change[i]) && have_same_bits(its[i], from[i])) change[i] = 0;
+    }
   });
 }
 

@@ -24,7 +24,7 @@ bool have_same_bits(T a, T b) {
   return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b);
 }
 
-// The numbers from `first` on of an array.
+// The numbers from `first` on of an array: 0 where nothing has changed, be it infinite.
 void read_change(const ClientUpdate& update, std::size_t array, std::size_t first, std::span<double> change);
 
 // Of all updates the same numbers of an array.
