@@ -281,6 +281,10 @@ void read_change(const ClientUpdate& update, std::size_t array, std::size_t firs
     }
     const T* from = (*update.base)[array].values<T>().data() + first;
     for (std::size_t i = 0; i < change.size(); ++i) change[i] = difference(its[i], from[i]);
+    // Of what is not finite, the difference is no number where nothing has changed.
+    for (std::size_t i = 0; i < change.size(); ++i) {
+      if (std::isnan(change[i]) && have_same_bits(its[i], from[i])) change[i] = 0;
+    }
   });
 }
 
@@ -334,6 +338,8 @@ void refuse_unless_updates_fit(std::span<const ClientUpdate> updates, const std:
 
 }  // namespace detail
 
+std::string_view rule_name(const FederatedAggregation& rule) { return kRuleNames[rule.index()]; }
+
 std::int64_t least_updates(const FederatedAggregation& rule) {
   return std::visit([](const auto& its) { return least_updates_of(its); }, rule);
 }
@@ -341,7 +347,7 @@ std::int64_t least_updates(const FederatedAggregation& rule) {
 void refuse_too_few(const FederatedAggregation& rule, std::int64_t updates) {
   const std::int64_t least = least_updates(rule);
   if (updates >= least) return;
-  throw UsageError(fmt::format("{}: expected at least {} update{}{}, found {}", kRuleNames[rule.index()], least,
+  throw UsageError(fmt::format("{}: expected at least {} update{}{}, found {}", rule_name(rule), least,
                                least == 1 ? "" : "s",
                                std::visit([](const auto& its) { return reason_of_least(its); }, rule), updates));
 }

@@ -3,17 +3,28 @@
 //   for_each_block(updates, is_trained, [&](const ChangeRows& rows) { ... rows[2][i] ... });   // of the third update
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
+#include <tutti/base/data_type.hpp>
 #include <tutti/coordinate/aggregation.hpp>
 
 namespace tutti::detail {
 
-// The numbers from `first` on of an array.
+// A number that is no number is the same as itself, and 0 is not -0.
+template <Element T>
+bool have_same_bits(T a, T b) {
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+  return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b);
+}
+
+// The numbers from `first` on of an array: 0 where nothing has changed, be it infinite.
 void read_change(const ClientUpdate& update, std::size_t array, std::size_t first, std::span<double> change);
 
 // Of all updates the same numbers of an array.

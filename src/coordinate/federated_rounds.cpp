@@ -193,6 +193,9 @@ FederatedRounds::FederatedRounds(ParameterSet parameters, ClientPool& pool, Fede
   if (!options_.is_trained.empty() && options_.is_trained.size() != parameters_->size())
     throw UsageError(fmt::format("is_trained: expected one for each of {} arrays, found {}", parameters_->size(),
                                  options_.is_trained.size()));
+  if (!std::holds_alternative<NoCompression>(its.compression) && its.compression != pool_.compression())
+    throw UsageError(fmt::format("compression: expected that of the clients' pool, {}, found {}",
+                                 to_string(pool_.compression()), to_string(its.compression)));
   const ClientCounts counts = count_clients(its.client_selection, pool_.clients());
   refuse_impossible(its, counts);
   chosen_ = chosen_count(its.client_selection, counts);
@@ -248,7 +251,8 @@ void FederatedRounds::ask(const std::vector<std::int64_t>& clients, double rate_
                                     .instructions = {.round = version_ + 1,
                                                      .draw = call_,
                                                      .rate_factor = rate_factor,
-                                                     .mu = mu_of(options_.strategy.aggregation)}});
+                                                     .mu = mu_of(options_.strategy.aggregation),
+                                                     .local = options_.strategy.local}});
     ++under_way_;
   }
   report.asked += std::ssize(clients);
@@ -279,6 +283,7 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
   }
   const auto refused = why_refused(reply, {.expected = parameters_.get(),
                                            .max_norm = options_.strategy.max_update_norm,
+                                           .rows = pool_.clients()[static_cast<std::size_t>(reply.task.client)].rows,
                                            .is_trained = options_.is_trained});
   if (refused) {
     ++report.refused;
@@ -291,8 +296,15 @@ bool FederatedRounds::is_good(const ClientReply& reply, RoundReport& report) con
 RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round, double rate_factor) {
   RoundReport report{.round = version_ + 1};
   const auto* discount = std::get_if<strategy::Discount>(&round.late);
+  const bool takes_one_by_one = is_mean(options_.strategy.aggregation);
   Gathering gathering(options_);
-  std::vector<ClientReply> late;     // of earlier rounds: one of a client at most, who is then free for this one
+  const auto take_late = [&](ClientReply reply) {
+    ++report.late;
+    const auto rounds_late = static_cast<double>(version_ - reply.task.version);
+    gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
+  };
+  // Of earlier rounds: one of a client at most, who is then free for this one. A mean takes them at once.
+  std::vector<ClientReply> late;
   std::set<std::int64_t> have_sent;  // clients whose updates the round has; a repetition asks others
   std::int64_t needed = 0;
   std::int64_t open = 0;  // who were asked in this round and have not answered
@@ -326,10 +338,12 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
       if (is_of_now) {
         have_sent.insert(reply->task.client);
         gathering.add(std::move(*reply), 1);
-      } else if (discount != nullptr) {
-        late.push_back(std::move(*reply));
-      } else {
+      } else if (discount == nullptr) {
         ++report.dropped;
+      } else if (takes_one_by_one) {
+        take_late(std::move(*reply));
+      } else {
+        late.push_back(std::move(*reply));
       }
     }
     if (std::ssize(have_sent) >= needed) break;
@@ -346,14 +360,11 @@ RoundReport FederatedRounds::run_synchronous(const strategy::Synchronous& round,
     note_problem(report, fmt::format("round {}: {}; it is repeated", report.round, why));
   }
   for (ClientReply& reply : late) {
-    // Where the rule counts each client as one, its newer update has taken the place of this.
-    if (!is_mean(options_.strategy.aggregation) && have_sent.contains(reply.task.client)) {
+    // The rule counts each client as one: its newer update has taken the place of this.
+    if (have_sent.contains(reply.task.client))
       ++report.dropped;
-      continue;
-    }
-    ++report.late;
-    const auto rounds_late = static_cast<double>(version_ - reply.task.version);
-    gathering.add(std::move(reply), std::pow(discount->factor, rounds_late));
+    else
+      take_late(std::move(reply));
   }
   report.updates = std::ssize(have_sent) + report.late;
   apply(gathering, report);
@@ -406,11 +417,13 @@ void FederatedRounds::apply(Gathering& gathering, RoundReport& report) {
   auto changed = std::make_shared<ParameterSet>(*parameters_);
   OuterOptimizer stepped = optimizer_;
   stepped.step(*changed, change);
-  if (const auto astray = std::ranges::find_if_not(*changed, has_finite_numbers); astray != changed->end())
+  for (std::size_t i = 0; i < changed->size(); ++i) {
+    if (stays_finite((*changed)[i], &(*parameters_)[i])) continue;
     throw Error(
         fmt::format("round {}: \"{}\" would no longer have finite numbers; the updates, or what the rule makes of "
                     "them, are too large",
-                    report.round, astray->name()));
+                    report.round, (*changed)[i].name()));
+  }
   optimizer_ = std::move(stepped);
   parameters_ = std::move(changed);
   ++version_;
@@ -478,7 +491,23 @@ ClientEvaluation FederatedRounds::evaluate(const std::vector<std::int64_t>& clie
 namespace {
 
 constexpr const char* kCounts = "server/counts";
-constexpr const char* kServerMoments = "server/";
+constexpr std::string_view kServer = "server/";
+
+// Moments are under the name of the rule that made them: another one's would mislead it.
+std::string moments_of(const strategy::FederatedAggregation& rule) {
+  return fmt::format("{}{}/", kServer, rule_name(rule));
+}
+
+// The rule that moments are of, where there are some.
+std::optional<std::string> rule_of_moments(const ParameterSet& arrays) {
+  for (const NamedArray& array : arrays) {
+    std::string_view name = array.name();
+    if (!name.starts_with(kServer) || name == kCounts) continue;
+    name.remove_prefix(kServer.size());
+    return std::string(name.substr(0, name.find('/')));
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -486,20 +515,25 @@ void FederatedRounds::save(ParameterSet& arrays) const {
   for (const NamedArray& array : *parameters_) arrays.add(array.layout(), array.bytes());
   const std::vector<std::int64_t> counts = {version_, call_, under_way_};
   arrays.add(kCounts, {std::ssize(counts)}, counts);
-  optimizer_.save(arrays, *parameters_, kServerMoments);
+  optimizer_.save(arrays, *parameters_, moments_of(options_.strategy.aggregation));
 }
 
-void FederatedRounds::restore(const ParameterSet& arrays) {
+std::vector<std::string> FederatedRounds::restore(const ParameterSet& arrays) {
   ParameterSet read = *parameters_;
   copy_named(arrays, read);
   const std::span<const std::int64_t> counts = arrays.at(kCounts).values<std::int64_t>();
   if (counts.size() != 3) throw UsageError(fmt::format("{}: expected 3 numbers, found {}", kCounts, counts.size()));
-  optimizer_.restore(arrays, read, kServerMoments);
+  const strategy::FederatedAggregation& rule = options_.strategy.aggregation;
+  optimizer_.restore(arrays, read, moments_of(rule));
   parameters_ = std::make_shared<const ParameterSet>(std::move(read));
   version_ = counts[0];
   call_ = counts[1];
   under_way_ = counts[2];
   early_.clear();
+  const std::optional<std::string> before = rule_of_moments(arrays);
+  if (!before || *before == rule_name(rule)) return {};
+  return {fmt::format("the server's rule was {} before, and is {} from now on: what it remembers begins anew", *before,
+                      rule_name(rule))};
 }
 
 }  // namespace tutti

@@ -34,8 +34,8 @@ float rounded_to_odd(double value) {
   return std::bit_cast<float>((is_too_far ? bits - 1 : bits) | 1u);
 }
 
-// value + step. Integers take the integer nearest to the step, of halves the one farther from 0, and end where their
-// type does: the sum of a large one is not rounded.
+// value + step; after a step of 0 what it was, to the bit, be it infinite. Integers take the integer nearest to the
+// step, of halves the one farther from 0, and end where their type does: the sum of a large one is not rounded.
 template <Element T>
 T stepped(T value, double step) {
   if constexpr (std::integral<T>) {
@@ -49,9 +49,10 @@ T stepped(T value, double step) {
       return whole < 0 ? kMin : kMax;
     return sum;
   } else if constexpr (std::floating_point<T>) {
-    return static_cast<T>(static_cast<double>(value) + step);
+    const auto sum = static_cast<T>(static_cast<double>(value) + step);
+    return step == 0 ? value : sum;
   } else {
-    return T::from_float(rounded_to_odd(static_cast<double>(value.to_float()) + step));
+    return step == 0 ? value : T::from_float(rounded_to_odd(static_cast<double>(value.to_float()) + step));
   }
 }
 

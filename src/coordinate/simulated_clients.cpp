@@ -15,8 +15,10 @@
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
 #include <tutti/base/random.hpp>
+#include <tutti/coordinate/update_check.hpp>
 #include <tutti/coordinate/update_codec.hpp>
-#include <tutti/kernels/inspect.hpp>
+
+#include "changes.hpp"
 
 namespace tutti {
 namespace {
@@ -47,7 +49,7 @@ void add_named(ParameterSet& all, std::string_view prefix, const ParameterSet& p
   }
 }
 
-// In the type of each array.
+// In the type of each array; 0 where nothing has changed, be it infinite.
 ParameterSet change_between(const ParameterSet& after, const ParameterSet& before) {
   ParameterSet change;
   for (std::size_t i = 0; i < after.size(); ++i) {
@@ -64,6 +66,7 @@ ParameterSet change_between(const ParameterSet& after, const ParameterSet& befor
                                          static_cast<std::make_unsigned_t<T>>(from[j]));
         else
           difference[j] = to[j] - from[j];
+        if (detail::have_same_bits(to[j], from[j])) difference[j] = T{};
       }
     });
   }
@@ -79,6 +82,7 @@ void multiply_change(ParameterSet& after, const ParameterSet& before, double fac
       const std::span<T> to = after[i].values<T>();
       const std::span<const T> from = before[i].values<T>();
       for (std::size_t j = 0; j < to.size(); ++j) {
+        if (detail::have_same_bits(to[j], from[j])) continue;
         if constexpr (sizeof(T) == 2) {
           const float its = from[j].to_float();
           to[j] = T::from_float(its + static_cast<float>(factor) * (to[j].to_float() - its));
@@ -88,13 +92,6 @@ void multiply_change(ParameterSet& after, const ParameterSet& before, double fac
       }
     });
   }
-}
-
-bool has_finite_wide(const ParameterSet& set) {
-  return std::ranges::all_of(set, [](const NamedArray& array) {
-    const bool is_wide = array.type() == DataType::float32 || array.type() == DataType::float64;
-    return !is_wide || all_finite(array.type(), array.bytes().data(), array.length());
-  });
 }
 
 }  // namespace
@@ -180,7 +177,7 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
   try {
     const std::unique_ptr<FederatedClient> client = options.make(task.client);
     if (!client) throw UsageError("nobody made it");
-    const ParameterSet before = kept_before.get(task.client);
+    ParameterSet before = kept_before.get(task.client);
     if (!before.empty()) client->restore(part_named(before, kOwnState));
     if (task.kind == ClientTask::Kind::evaluate) {
       ClientEvaluation evaluation = client->evaluate(*task.parameters);
@@ -189,10 +186,11 @@ void SimulatedClients::Pending::carry_out(const SimulatedClientsOptions& options
       reply.metrics = std::move(evaluation.metrics);
       return;
     }
+    if (before.empty()) add_named(before, kOwnState, client->state());
     FitResult result = client->fit(*task.parameters, task.instructions);
     ParameterSet kept_after;
     add_named(kept_after, kOwnState, client->state());
-    const bool is_sound = has_finite_wide(result.parameters) && has_finite_wide(kept_after);
+    const bool is_sound = stays_finite(result.parameters, *task.parameters) && stays_finite(kept_after, before);
     if (const ClientBehaviour its = options.behaviour_of(task.client);
         its.update_factor != 1 && task.parameters->same_layout(result.parameters))
       multiply_change(result.parameters, *task.parameters, its.update_factor, options.is_trained);
@@ -220,7 +218,7 @@ void SimulatedClients::Pending::take_fit(FitResult result, const SimulatedClient
   ParameterSet change;
   if (!std::holds_alternative<NoCompression>(options.compression) && task.parameters->same_layout(result.parameters))
     change = change_between(result.parameters, *task.parameters);
-  if (!change.empty() && has_finite_wide(change)) {
+  if (!change.empty() && std::ranges::all_of(change, has_finite_numbers)) {
     const std::vector<std::byte> message =
         encode_change(change, options.compression, {.remains = &remains, .is_trained = options.is_trained});
     reply.values = decode_change(message, *task.parameters);
@@ -279,6 +277,8 @@ SimulatedClients::~SimulatedClients() {
 const std::vector<ClientInfo>& SimulatedClients::clients() const { return shared_->options.clients; }
 
 bool SimulatedClients::is_free(std::int64_t client) const { return !is_busy_[static_cast<std::size_t>(client)]; }
+
+Compression SimulatedClients::compression() const { return shared_->options.compression; }
 
 std::uint64_t SimulatedClients::ask(ClientTask task) {
   const auto client = static_cast<std::size_t>(task.client);
@@ -379,7 +379,7 @@ constexpr const char* kTasks = "simulation/tasks";
 constexpr const char* kTaskNumbers = "simulation/task_numbers";
 constexpr std::string_view kKeptBy = "client/";
 
-constexpr std::size_t kTaskFields = 8;
+constexpr std::size_t kTaskFields = 10;
 constexpr std::size_t kTaskNumberFields = 3;
 
 // Rows of numbers that are tasks of clients that are there.
@@ -413,9 +413,9 @@ void SimulatedClients::save(ParameterSet& arrays) const {
   std::map<std::int64_t, std::shared_ptr<const ParameterSet>> models;
   for (const auto& [turn, pending] : pending_) {
     const ClientTask& task = pending->task;
-    tasks.insert(tasks.end(),
-                 {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call, task.instructions.round,
-                  static_cast<std::int64_t>(pending->outcome), pending->order, task.instructions.draw});
+    tasks.insert(tasks.end(), {task.client, static_cast<std::int64_t>(task.kind), task.version, task.call,
+                               task.instructions.round, static_cast<std::int64_t>(pending->outcome), pending->order,
+                               task.instructions.draw, task.instructions.local.epochs, task.instructions.local.steps});
     numbers.insert(numbers.end(), {pending->due, task.instructions.rate_factor, task.instructions.mu});
     models.emplace(task.version, task.parameters);
   }
@@ -463,13 +463,16 @@ void SimulatedClients::restore(const ParameterSet& arrays, const ParameterSet& l
       model = std::make_shared<const ParameterSet>(std::move(read));
     }
     auto pending = std::make_shared<Pending>();
-    pending->task = {
-        .client = its[0],
-        .kind = static_cast<ClientTask::Kind>(its[1]),
-        .version = its[2],
-        .call = its[3],
-        .parameters = model,
-        .instructions = {.round = its[4], .draw = its[7], .rate_factor = its_numbers[1], .mu = its_numbers[2]}};
+    pending->task = {.client = its[0],
+                     .kind = static_cast<ClientTask::Kind>(its[1]),
+                     .version = its[2],
+                     .call = its[3],
+                     .parameters = model,
+                     .instructions = {.round = its[4],
+                                      .draw = its[7],
+                                      .rate_factor = its_numbers[1],
+                                      .mu = its_numbers[2],
+                                      .local = {.epochs = its[8], .steps = its[9]}}};
     pending->outcome = static_cast<Pending::Outcome>(its[5]);
     pending->order = its[6];
     pending->due = its_numbers[0];

@@ -2,27 +2,65 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <span>
 #include <type_traits>
 
 #include <fmt/format.h>
 #include <tutti/coordinate/aggregation.hpp>
 #include <tutti/kernels/inspect.hpp>
 
+#include "changes.hpp"
+
 namespace tutti {
+namespace {
+
+template <Element T>
+bool is_finite(T number) {
+  if constexpr (requires { number.to_float(); })
+    return std::isfinite(number.to_float());
+  else
+    return std::isfinite(static_cast<double>(number));
+}
+
+// What the client was given of this array; nothing where it sent a change of it.
+const NamedArray* base_of(const ClientReply& reply, std::size_t array) {
+  return reply.is_change || !reply.task.parameters ? nullptr : &(*reply.task.parameters)[array];
+}
+
+}  // namespace
 
 bool has_finite_numbers(const NamedArray& array) {
   if (!is_floating(array.type())) return true;
   if (size_of(array.type()) > 2) return all_finite(array.type(), array.bytes().data(), array.length());
   return dispatch(array.type(), [&]<typename T>(std::type_identity<T>) {
-    if constexpr (sizeof(T) == 2)
-      return std::ranges::all_of(array.values<T>(), [](T number) { return std::isfinite(number.to_float()); });
-    else
-      return true;
+    return std::ranges::all_of(array.values<T>(), is_finite<T>);
   });
 }
 
+bool stays_finite(const NamedArray& array, const NamedArray* before) {
+  if (has_finite_numbers(array)) return true;
+  if (before == nullptr || before->shape() != array.shape() || before->type() != array.type()) return false;
+  return dispatch(array.type(), [&]<typename T>(std::type_identity<T>) {
+    const std::span<const T> numbers = array.values<T>();
+    const std::span<const T> earlier = before->values<T>();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (!is_finite(numbers[i]) && !detail::have_same_bits(numbers[i], earlier[i])) return false;
+    }
+    return true;
+  });
+}
+
+bool stays_finite(const ParameterSet& set, const ParameterSet& before) {
+  return std::ranges::all_of(set,
+                             [&](const NamedArray& array) { return stays_finite(array, before.find(array.name())); });
+}
+
 bool has_gone_astray(const ClientReply& reply) {
-  return !std::isfinite(reply.loss) || !std::ranges::all_of(reply.values, has_finite_numbers);
+  const bool has_base = !reply.is_change && reply.task.parameters;
+  return !std::isfinite(reply.loss) || !std::ranges::all_of(reply.values, [&](const NamedArray& array) {
+    return stays_finite(array, has_base ? reply.task.parameters->find(array.name()) : nullptr);
+  });
 }
 
 std::optional<std::string> why_refused_evaluation(const ClientReply& reply) {
@@ -34,11 +72,18 @@ std::optional<std::string> why_refused_evaluation(const ClientReply& reply) {
 std::optional<std::string> why_refused(const ClientReply& reply, const UpdateCheck& check) {
   if (const std::string difference = check.expected->layout_difference(reply.values); !difference.empty())
     return fmt::format("its update does not fit: {}", difference);
-  for (const NamedArray& array : reply.values) {
-    if (!has_finite_numbers(array))
+  for (std::size_t i = 0; i < reply.values.size(); ++i) {
+    const NamedArray& array = reply.values[i];
+    const NamedArray* base = base_of(reply, i);
+    if (!stays_finite(array, base))
       return fmt::format("\"{}\" has numbers that are infinite or not a number", array.name());
+    if (base != nullptr && !stays_finite(*base, &array))
+      return fmt::format("\"{}\" has other numbers where it was given some that are infinite or not a number",
+                         array.name());
   }
   if (const auto why = why_refused_evaluation(reply)) return why;
+  if (check.rows > 0 && reply.rows > check.rows)
+    return fmt::format("it says that it has {} rows, and has {}", reply.rows, check.rows);
   if (reply.trained < 0 || reply.trained > kMostClientRows)
     return fmt::format("it says that it has computed with {} rows", reply.trained);
   if (check.max_norm > 0) {

@@ -216,6 +216,7 @@ std::unique_ptr<ClientTrainer> make_client_trainer(std::shared_ptr<const Run> ru
   const auto* parallel = std::get_if<strategy::DataParallel>(&federated.inner);
   if (parallel == nullptr) return std::make_unique<OneWorker>(std::move(run), std::move(net));
   DataParallelOptions options = data_parallel_options(*run, *parallel);
+  options.refuse_nan = false;  // the server looks at what comes of them, as it does of one worker's
   return std::make_unique<Replicas>(std::move(run), std::move(net), std::move(options));
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,6 +47,10 @@ class FederatedStepper final : public Stepper {
         rounds_(ground_->shared, clients_,
                 {.strategy = strategy_, .seed = run_->seed, .is_trained = ground_->is_trained}),
         evaluator_(run_, {.threads = threads_}) {
+    if (run_->train.early_stopping && training.is_judged_by_clients() && clients_that_evaluate().empty())
+      throw UsageError(
+          "train.early_stopping: nothing that tells the best is ever evaluated, because no client has rows left to "
+          "evaluate with");
     set_up_blas();
     if (training.options.trace)
       warnings_.emplace_back("--trace: what clients do is not traced; the timeline stays empty");
@@ -115,13 +120,9 @@ class FederatedStepper final : public Stepper {
   }
 
   std::optional<Evaluation> evaluate_clients(std::vector<std::string>& problems) override {
-    if (ground_->test.empty()) return std::nullopt;
-    std::vector<std::int64_t> all;
-    for (std::size_t client = 0; client < ground_->test.size(); ++client) {
-      if (!ground_->test[client].empty()) all.push_back(static_cast<std::int64_t>(client));
-    }
-    if (all.empty()) return std::nullopt;
-    ClientEvaluation its = rounds_.evaluate(all, &problems);
+    const std::vector<std::int64_t> clients = clients_that_evaluate();
+    if (clients.empty()) return std::nullopt;
+    ClientEvaluation its = rounds_.evaluate(clients, &problems);
     return Evaluation{.rows = its.rows, .loss = its.loss, .metrics = std::move(its.metrics)};
   }
 
@@ -147,7 +148,7 @@ class FederatedStepper final : public Stepper {
   }
 
   void restore(const ParameterSet& arrays) override {
-    rounds_.restore(arrays);
+    std::ranges::move(rounds_.restore(arrays), std::back_inserter(warnings_));
     copy_named(arrays, ground_->personal, kPersonal);
     copy_named(arrays, ground_->fixed);
     fill_named(ground_->fixed, *net_);
@@ -157,6 +158,15 @@ class FederatedStepper final : public Stepper {
  private:
   static std::shared_ptr<GraphModule> make_net(const Training& training) {
     return made_net(*training.run, training.weights, training.options.from);
+  }
+
+  // Those that keep rows for it.
+  std::vector<std::int64_t> clients_that_evaluate() const {
+    std::vector<std::int64_t> clients;
+    for (std::size_t client = 0; client < ground_->test.size(); ++client) {
+      if (!ground_->test[client].empty()) clients.push_back(static_cast<std::int64_t>(client));
+    }
+    return clients;
   }
 
   // Where nobody says, as many as there are cores for all of their replicas.

@@ -57,14 +57,14 @@ void SpanGathering::add(const std::vector<StepSpan>& spans) {
                         .begin = since_begin(span.begin),
                         .end = since_begin(span.end)});
   }
-  if (is_alone() || ++steps_ == kStepsAtOnce) flush();
+  if (training_.is_alone() || ++steps_ == kStepsAtOnce) flush();
 }
 
 void SpanGathering::flush() {
   steps_ = 0;
   std::vector<event::SpanEnded> mine = std::move(waiting_);
   waiting_.clear();
-  if (is_alone()) {
+  if (training_.is_alone()) {
     for (const event::SpanEnded& span : mine) training_.events.tell(span);
     return;
   }

@@ -20,8 +20,6 @@ class SpanGathering {
   void flush();
 
  private:
-  bool is_alone() const { return training_.options.world == nullptr || training_.goes_alone; }
-
   const Training& training_;
   std::vector<event::SpanEnded> waiting_;  // to be sent
   int steps_ = 0;

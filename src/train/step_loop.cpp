@@ -35,13 +35,20 @@ class StepLoop {
     Reason reason = Reason::finished;
     if (step_ < training_.steps && is_hopeless()) reason = Reason::stopped_early;
     while (step_ < training_.steps && reason == Reason::finished) {
-      const bool is_interrupted = take_step();
+      bool is_interrupted = take_step();
       const bool is_last = step_ == training_.steps;
       bool is_best = false;
       if (is_last || is_due(run_.train.evaluate_every)) is_best = evaluate();
       const bool ends = is_last || is_interrupted || is_hopeless();
-      if (ends || is_due(checkpoint_every()) || (is_best && run_.checkpoints.keep_best)) write_checkpoint();
-      if (ends && !is_last) reason = is_interrupted ? Reason::interrupted : Reason::stopped_early;
+      const bool is_kept = ends || is_due(checkpoint_every()) || (is_best && run_.checkpoints.keep_best);
+      if (is_kept) write_checkpoint();
+      // Whoever is alone is asked once what comes of the step is done, so that no other one is begun in vain.
+      if (training_.is_alone() && is_wanted_to_end()) is_interrupted = true;
+      if (is_interrupted && !is_kept) write_checkpoint();
+      if (!is_last && is_interrupted)
+        reason = Reason::interrupted;
+      else if (!is_last && ends)
+        reason = Reason::stopped_early;
     }
     if (training_.options.trace) spans_.flush();
     training_.result.reason = reason;
@@ -86,11 +93,13 @@ class StepLoop {
     if (training_.speaks()) training_.events.tell(event);
   }
 
-  // True where somebody wants the run to end.
+  bool is_wanted_to_end() const { return training_.options.is_interrupted && training_.options.is_interrupted(); }
+
+  // True where somebody wants the run to end: processes that take steps together agree about it in the step.
   bool take_step() {
     const double rate = stepper_.set_rate(rate_factor(
         run_.schedule, {.step = step_, .steps = scheduled_steps(), .steps_per_epoch = training_.steps_per_epoch}));
-    const bool is_interrupted = training_.options.is_interrupted && training_.options.is_interrupted();
+    const bool is_interrupted = !training_.is_alone() && is_wanted_to_end();
     StepResult result;
     try {
       result = stepper_.step(is_interrupted);

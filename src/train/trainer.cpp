@@ -348,7 +348,8 @@ std::unique_ptr<Stepper> make_stepper(const Training& training) {
 }
 
 bool Training::is_judged_by_clients() const {
-  return run->data.client_test > 0 && private_names(run->graph) != nullptr;
+  const bool has_server_rows = data.validation || data.test;
+  return run->data.client_test > 0 && (!has_server_rows || private_names(run->graph) != nullptr);
 }
 
 std::string Training::best_of() const {
@@ -513,6 +514,15 @@ std::optional<std::string> tell_steps_alone(const Run& run, std::int64_t steps) 
                                    : fmt::format("the last {} of {} they take alone", rest, steps));
 }
 
+// Who is to stop where it gets no better has to hear how good it is.
+void refuse_to_stop_unseen(const Training& training) {
+  if (!training.run->train.early_stopping || !training.best_of().empty()) return;
+  const bool has_clients = std::holds_alternative<strategy::Federated>(training.run->graph.effective_strategy());
+  throw UsageError(fmt::format(
+      "train.early_stopping: nothing is ever evaluated, because the data has no rows to validate or to test with{}",
+      has_clients ? ", and clients keep none for that (data.client_test)" : ""));
+}
+
 TrainResult train_here(const Run& run, const Events& events, const TrainOptions& options) {
   if (const auto why = why_not_trainable(run, options.world == nullptr ? 1 : options.world->size()))
     throw UsageError(*why);
@@ -520,6 +530,7 @@ TrainResult train_here(const Run& run, const Events& events, const TrainOptions&
   DataSplits data = open_data(run);
   Training training{
       .run = with_partitions(run, data, options.world), .data = std::move(data), .events = events, .options = options};
+  refuse_to_stop_unseen(training);
   training.warnings = training.run->warnings;
   if (wants_partitions(run)) training.found_cut = tell_partitions(*training.run);
   training.steps_per_epoch = unit_of(run) == "step" ? steps_per_epoch(run, training.data.train->size()) : 1;

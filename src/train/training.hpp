@@ -52,12 +52,15 @@ struct Training {
 
   // What tells the best evaluation, and of which rows: those for validation, or else those to test with.
   std::string best_of() const;
-  // Where clients have layers of their own, what they measure counts, and not what the server does with somebody's.
+  // Where clients have layers of their own, what they measure counts, and not what the server does with somebody's; and
+  // where the server has no rows to evaluate with.
   bool is_judged_by_clients() const;
 
   // Others serve rank 0, which alone takes steps.
   bool goes_alone = false;
 
+  // Takes its steps by itself: nobody else has to agree to end.
+  bool is_alone() const { return options.world == nullptr || options.world->size() == 1 || goes_alone; }
   bool speaks() const { return options.world == nullptr || options.world->rank() == Rank{0}; }
 };
 

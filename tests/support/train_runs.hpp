@@ -24,26 +24,31 @@ using Json = nlohmann::ordered_json;
 
 // Points of four numbers, of three classes that can be told apart; the same each time.
 inline void add_points(Registry& registry) {
-  registry.data_sources.add(
-      {.name = "points", .resolve = [](const Options& options) {
-         const std::int64_t rows = options.integer("rows", {.min = 1}, 68);
-         const auto make = [](std::int64_t count, std::uint64_t seed) {
-           RandomStream draws({seed});
-           torch::Tensor points = torch::empty({count, 4});
-           torch::Tensor kinds = torch::empty({count}, torch::kInt64);
-           for (std::int64_t i = 0; i < count; ++i) {
-             const auto kind = static_cast<std::int64_t>(draws.below(3));
-             kinds.data_ptr<std::int64_t>()[i] = kind;
-             for (std::int64_t k = 0; k < 4; ++k)
-               points.data_ptr<float>()[4 * i + k] = static_cast<float>(draws.normal() + (k == kind ? 2 : 0));
-           }
-           return std::make_shared<TensorDataset>(std::vector{points}, kinds);
-         };
-         return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
-                                           .target = {.shape = {}, .type = ValueType::int64},
-                                           .classes = 3},
-                           .open = [=] { return DataSplits{.train = make(rows, 1), .test = make(30, 2)}; }};
-       }});
+  registry.data_sources.add({.name = "points", .resolve = [](const Options& options) {
+                               const std::int64_t rows = options.integer("rows", {.min = 1}, 68);
+                               const std::int64_t test_rows = options.integer("test_rows", {.min = 0}, 30);
+                               const auto make = [](std::int64_t count, std::uint64_t seed) {
+                                 RandomStream draws({seed});
+                                 torch::Tensor points = torch::empty({count, 4});
+                                 torch::Tensor kinds = torch::empty({count}, torch::kInt64);
+                                 for (std::int64_t i = 0; i < count; ++i) {
+                                   const auto kind = static_cast<std::int64_t>(draws.below(3));
+                                   kinds.data_ptr<std::int64_t>()[i] = kind;
+                                   for (std::int64_t k = 0; k < 4; ++k)
+                                     points.data_ptr<float>()[4 * i + k] =
+                                         static_cast<float>(draws.normal() + (k == kind ? 2 : 0));
+                                 }
+                                 return std::make_shared<TensorDataset>(std::vector{points}, kinds);
+                               };
+                               return DataSource{.description = {.inputs = {{"point", {.shape = {4}}}},
+                                                                 .target = {.shape = {}, .type = ValueType::int64},
+                                                                 .classes = 3},
+                                                 .open = [=] {
+                                                   DataSplits splits{.train = make(rows, 1)};
+                                                   if (test_rows > 0) splits.test = make(test_rows, 2);
+                                                   return splits;
+                                                 }};
+                             }});
 }
 
 // Batch norm and dropout, in a subgraph that may be private; the strategy is the caller's.
@@ -91,7 +96,7 @@ struct TrainedOptions {
   int processes = 1;
   bool resume = false;
   std::filesystem::path from = {};
-  std::int64_t interrupt_at = 0;  // a step; 0 where it is not
+  std::int64_t interrupt_at = 0;  // which step is the last then; 0 where it is not
   bool trace = false;
 };
 

@@ -37,7 +37,7 @@ expect 0 "" weights once own
 expect 0 "" weights processes own
 # The config of this one ends it by itself, as Ctrl-C would.
 cut=("${short[@]}" "${with[@]}" --quiet --set 'graph.strategy.config={"replicas": 2, "failure": "is_interrupted", "fails_at": 10}')
-expect 130 "11 of 24 steps are done; to go on: tutti train" "$tutti" train "${cut[@]}" --output cut
+expect 130 "10 of 24 steps are done; to go on: tutti train" "$tutti" train "${cut[@]}" --output cut
 expect 130 "--plugin $plugin --output cut2 --resume" "$tutti" launch --processes 2 -- train "${cut[@]}" --set graph.strategy.config.fails_on=1 --output cut2
 for folder in cut cut2; do
   expect 0 "finished at step 24" "$tutti" train "${cut[@]}" --output $folder --resume

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -20,12 +19,10 @@
 #include <support/usage_error.hpp>
 #include <tutti/base/random.hpp>
 #include <tutti/coordinate/simulated_clients.hpp>
-#include <tutti/coordinate/update_check.hpp>
 
 namespace tutti {
 namespace {
 
-using namespace std::chrono_literals;
 using strategy::Buffered;
 using strategy::Discount;
 using strategy::Federated;
@@ -99,11 +96,13 @@ TEST(FederatedRounds, TellClientsWhatTheyNeedToKnow) {
   SimulatedClients clients(clients_of(script, 1));
   Federated strategy = for_clients(1);
   strategy.aggregation = strategy::FedProx{.mu = 0.25};
+  strategy.local = {.steps = 40};
   FederatedRounds rounds(one_number(1), clients, {.strategy = strategy});
   (void)rounds.run(1);
   (void)rounds.run(0.5);
-  EXPECT_EQ(told, (std::vector<FitInstructions>{{.round = 1, .draw = 1, .rate_factor = 1, .mu = 0.25},
-                                                {.round = 2, .draw = 2, .rate_factor = 0.5, .mu = 0.25}}));
+  EXPECT_EQ(told, (std::vector<FitInstructions>{
+                      {.round = 1, .draw = 1, .rate_factor = 1, .mu = 0.25, .local = {.steps = 40}},
+                      {.round = 2, .draw = 2, .rate_factor = 0.5, .mu = 0.25, .local = {.steps = 40}}}));
 }
 
 TEST(FederatedRounds, CountTheRowsThatWereComputedWith) {
@@ -158,57 +157,6 @@ TEST(FederatedRounds, AskMoreThanTheyNeed) {
   const RoundReport report = rounds.run();
   EXPECT_EQ(report.asked, 15);
   EXPECT_EQ(report.updates, 10);
-}
-
-struct LateCase {
-  strategy::LateUpdates late;
-  std::int64_t taken;
-  std::int64_t dropped;
-};
-
-TEST(FederatedRounds, DropOrDiscountWhatComesLate) {
-  for (const LateCase& its : {LateCase{strategy::Drop{}, 0, 1}, LateCase{Discount{.factor = 0.5}, 1, 0}}) {
-    // Client 0 is fast and always moves by +1; client 1 needs one and a half rounds for its +10.
-    Script script;
-    script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
-      return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1.0F : 10.0F)), .rows = 1};
-    };
-    SimulatedClientsOptions options = clients_of(script, 2);
-    options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1.5}};
-    SimulatedClients clients(std::move(options));
-    Federated strategy = for_clients(2);
-    strategy.round = Synchronous{.replies = 1, .late = its.late};
-    FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-    RoundReport report = rounds.run();
-    EXPECT_EQ(report.updates, 1);
-    EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
-    report = rounds.run();  // client 1 answers at 1.5, client 0 at 2: (1 * 1 + 10 * 0.5) / 1.5 = 4
-    EXPECT_EQ(report.late, its.taken);
-    EXPECT_EQ(report.dropped, its.dropped);
-    EXPECT_FLOAT_EQ(number_in(rounds.parameters()), its.taken == 1 ? 5.0F : 2.0F);
-  }
-}
-
-TEST(FederatedRounds, DiscountTheChangeWhereRulesCountEachClientAsOne) {
-  // Two are in time with +4 and +8; the third comes in the second round with half of its +10.
-  Script script;
-  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
-    return FitResult{.parameters = one_number(number_in(given) + (client == 2   ? 10.0F
-                                                                  : client == 1 ? 8.0F
-                                                                                : 4.0F)),
-                     .rows = 1};
-  };
-  SimulatedClientsOptions options = clients_of(script, 3);
-  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 1.5}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(3);
-  strategy.aggregation = strategy::Median{};
-  strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 0.5}};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  (void)rounds.run();
-  EXPECT_EQ(number_in(rounds.parameters()), 6.0F);
-  EXPECT_EQ(rounds.run().late, 1);
-  EXPECT_EQ(number_in(rounds.parameters()), 11.0F);
 }
 
 // --- a round that has too few ---
@@ -320,95 +268,6 @@ TEST(FederatedRounds, EndWhereAllClientsFailAllTheTime) {
   }
 }
 
-TEST(FederatedRounds, KeepLateUpdatesWhereARoundIsRepeated) {
-  // Client 0 is late for round 1, and comes in while round 2 fails for the first time.
-  std::atomic<int> failures = 0;
-  Script script;
-  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
-    if (client != 0 && instructions.round == 2 && failures < 2) {
-      ++failures;
-      throw std::runtime_error("not now");
-    }
-    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 6.0F : 1.0F)), .rows = 1};
-  };
-  SimulatedClientsOptions options = clients_of(script, 3, 1);
-  options.behaviour = {{.fit_seconds = 1.5}, {.fit_seconds = 1}, {.fit_seconds = 1}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(3);
-  strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 0.5}};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  EXPECT_EQ(rounds.run().updates, 2);
-  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
-  const RoundReport second = rounds.run();
-  EXPECT_EQ(second.repeats, 1);
-  EXPECT_EQ(second.late, 1);
-  EXPECT_EQ(second.updates, 3);
-  EXPECT_FLOAT_EQ(number_in(rounds.parameters()), 1 + (1 + 1 + 0.5F * 6) / 2.5F);
-}
-
-TEST(FederatedRounds, CountWhatComesInARepetitionOfTheirRoundInFull) {
-  // The last two never make the deadline, and are of the same model when they come.
-  const Script script;
-  SimulatedClientsOptions options = clients_of(script, 4);
-  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1}, {.fit_seconds = 5}, {.fit_seconds = 9}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(4);
-  strategy.round = Synchronous{.replies = 3, .deadline = 2, .late = Discount{}};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  const RoundReport first = rounds.run();
-  EXPECT_EQ(first.updates, 3);
-  EXPECT_EQ(first.late, 0);
-  EXPECT_EQ(first.asked, 4);
-  EXPECT_EQ(first.repeats, 2);
-  EXPECT_EQ(first.seconds, 5.0);
-  EXPECT_EQ(number_in(rounds.parameters()), 1.0F);  // 0, 1 and 2
-}
-
-TEST(FederatedRounds, TakeOneUpdateOfAClientHoweverOftenTheyRepeat) {
-  // Three who often fail, and one who is always late.
-  const Script script;
-  SimulatedClientsOptions options = clients_of(script, 4);
-  options.behaviour = {{.fit_seconds = 0.1, .failure = 0.6},
-                       {.fit_seconds = 0.1, .failure = 0.6},
-                       {.fit_seconds = 0.1, .failure = 0.6},
-                       {.fit_seconds = 1.5}};
-  SimulatedClients clients(std::move(options));
-  Federated strategy = for_clients(4);
-  strategy.round = Synchronous{.replies = 3, .deadline = 1, .late = Discount{}, .max_repeats = 1000};
-  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-  for (int round = 0; round < 30; ++round) {
-    const RoundReport report = rounds.run();
-    EXPECT_LE(report.late, 1);
-    EXPECT_LE(report.updates, 4);
-  }
-}
-
-TEST(FederatedRounds, CountAClientThatWasLateOnceWhereEachCountsAsOne) {
-  // Client 0 is late for round 1, and comes in during round 2; when client 1 fails in that, it is asked again.
-  Script script;
-  script.fit = [&](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
-    if (client == 1 && instructions.round == 2) throw std::runtime_error("not now");
-    return FitResult{.parameters = one_number(number_in(given) + (client == 0 ? 1000.0F : 1.0F)), .rows = 1};
-  };
-  SimulatedClientsOptions options = clients_of(script, 3);
-  options.behaviour = {{.fit_seconds = 3}, {.fit_seconds = 2}, {.fit_seconds = 2}};
-  for (const bool is_mean : {false, true}) {
-    SimulatedClients clients(options);
-    Federated strategy = for_clients(3);
-    if (!is_mean) strategy.aggregation = strategy::Median{};
-    strategy.round = Synchronous{.replies = 2, .late = Discount{.factor = 1}};
-    FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-    EXPECT_EQ(rounds.run().updates, 2);
-    EXPECT_EQ(number_in(rounds.parameters()), 1.0F);
-    const RoundReport report = rounds.run();
-    EXPECT_EQ(report.repeats, 1);
-    EXPECT_EQ(report.updates, is_mean ? 3 : 2);
-    EXPECT_EQ(report.late, is_mean ? 1 : 0);
-    EXPECT_EQ(report.dropped, is_mean ? 0 : 1);
-    EXPECT_FLOAT_EQ(number_in(rounds.parameters()), is_mean ? 668.0F : 501.5F);
-  }
-}
-
 TEST(FederatedRounds, NeedAsManyAsTheRuleDoesWhereCandidatesCannotEvaluate) {
   // Two of five never measure a loss. The others are too few for what TrimmedMean is to leave out.
   Script script;
@@ -472,112 +331,6 @@ TEST(FederatedRounds, DoNotWaitForAStragglerOfAnEarlierRoundWhereOthersCanBeAske
   EXPECT_LT(clients.now(), 100);
 }
 
-// --- updates that are no good ---
-
-TEST(FederatedRounds, RefuseBadUpdatesAndGoOn) {
-  struct Bad {
-    FitResult result;
-    std::string why;
-  };
-  ParameterSet two = one_number(1);
-  two.add({.name = "y", .shape = {1}});
-  ParameterSet long_one;
-  long_one.add({.name = "x", .shape = {2}});
-  const std::vector<Bad> cases = {
-      {{.parameters = one_number(NAN), .rows = 1}, "\"x\" has numbers that are infinite or not a number"},
-      {{.parameters = one_number(INFINITY), .rows = 1}, "\"x\" has numbers that are infinite or not a number"},
-      {{.parameters = {}, .rows = 1}, "its update does not fit"},
-      {{.parameters = two, .rows = 1}, "its update does not fit"},
-      {{.parameters = long_one, .rows = 1}, "its update does not fit"},
-      {{.parameters = one_number(1), .rows = 0}, "it says that it has 0 rows"},
-      {{.parameters = one_number(1), .rows = -3}, "it says that it has -3 rows"},
-      {{.parameters = one_number(1), .rows = 1, .loss = NAN}, "its loss is nan"},
-      {{.parameters = one_number(20), .rows = 1}, "its change has a length of 20, above 10"},
-  };
-  for (const Compression& compression : std::vector<Compression>{NoCompression{}, Float16{}}) {
-    for (const Bad& bad : cases) {
-      Script script;
-      script.fit = [&](std::int64_t client, const ParameterSet&, const FitInstructions&) {
-        return client == 1 ? bad.result : FitResult{.parameters = one_number(5), .rows = 2};
-      };
-      SimulatedClientsOptions options = clients_of(script, 3);
-      options.compression = compression;
-      SimulatedClients clients(std::move(options));
-      Federated strategy = for_clients(3);
-      strategy.max_update_norm = 10;
-      strategy.round = Synchronous{.replies = 2};
-      FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-      const RoundReport report = rounds.run();
-      EXPECT_EQ(report.refused, 1) << bad.why;
-      ASSERT_EQ(report.problems.size(), 1U);
-      EXPECT_TRUE(report.problems[0].starts_with("client 1 was refused: " + bad.why)) << report.problems[0];
-      EXPECT_EQ(number_in(rounds.parameters()), 5.0F);
-    }
-  }
-}
-
-TEST(FederatedRounds, BearHostileClientsWithRulesThatDo) {
-  Script script;  // all honest ones go to 1; 4 of 20 send ten times the opposite
-  script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions&) {
-    const float before = number_in(given);
-    const float change = 1.0F - before + 0.001F * static_cast<float>(client);
-    return FitResult{.parameters = one_number(client < 4 ? before - 10 * change : before + change), .rows = 1};
-  };
-  const auto learnt = [&](const strategy::FederatedAggregation& rule) {
-    SimulatedClients clients(clients_of(script, 20));
-    Federated strategy = for_clients(20);
-    strategy.aggregation = rule;
-    FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
-    for (int i = 0; i < 3; ++i) (void)rounds.run();
-    return number_in(rounds.parameters());
-  };
-  EXPECT_GT(std::abs(learnt(strategy::FedAvg{}) - 1), 1.0F);
-  for (const strategy::FederatedAggregation& rule : std::vector<strategy::FederatedAggregation>{
-           strategy::Median{}, strategy::TrimmedMean{}, strategy::Krum{.byzantine = 4},
-           strategy::MultiKrum{.byzantine = 4}, strategy::Bulyan{.byzantine = 4}})
-    EXPECT_NEAR(learnt(rule), 1.0F, 0.05F);
-}
-
-TEST(FederatedRounds, RefuseRulesThatWouldLeaveNothingOut) {
-  const Script script;
-  SimulatedClients clients(clients_of(script, 12));
-  const auto why = [&](const strategy::FederatedAggregation& rule, const strategy::FederatedRound& round) {
-    Federated strategy = for_clients(12);
-    strategy.aggregation = rule;
-    strategy.round = round;
-    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
-  };
-  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 4}),
-            "TrimmedMean: expected at least 5 updates, of which 0.2 leaves one out, found 4");
-  EXPECT_EQ(why(strategy::TrimmedMean{.fraction = 0.2}, Synchronous{.replies = 5}), "(no error)");
-  EXPECT_EQ(why(strategy::MultiKrum{.byzantine = 4, .keep = 12}, Synchronous{}),
-            "MultiKrum: expected to keep at most 8 of 12 updates, 4 of which may be hostile, found 12");
-  EXPECT_EQ(why(strategy::Krum{.byzantine = 4}, Synchronous{.replies = 5}),
-            "Krum: expected at least 11 updates, for 4 that may be hostile, found 5");
-  EXPECT_EQ(why(strategy::Median{}, Buffered{.replies = 13}),
-            "a change is made of 13 updates, each of another client, and there are 12 clients");
-}
-
-TEST(FederatedRounds, EndBeforeTheModelIsNoLongerFinite) {
-  Script script;
-  script.fit = [](std::int64_t, const ParameterSet&, const FitInstructions&) {
-    return FitResult{.parameters = one_number(3e38F), .rows = 1};
-  };
-  SimulatedClients clients(clients_of(script, 2));
-  Federated strategy = for_clients(2);
-  strategy.aggregation = strategy::FedAvgM{.momentum = 0.9, .lr = 1};
-  FederatedRounds rounds(one_number(-3e38F), clients, {.strategy = strategy});
-  (void)rounds.run();
-  try {
-    (void)rounds.run();
-    ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with("round 2: \"x\" would no longer have finite numbers"));
-  }
-  EXPECT_EQ(rounds.finished(), 1);
-  EXPECT_TRUE(std::isfinite(number_in(rounds.parameters())));
-}
-
 // --- who is asked ---
 
 TEST(FederatedRounds, AskThoseWithTheHighestLoss) {
@@ -620,6 +373,60 @@ TEST(FederatedRounds, ChooseAmongTheCandidatesWhoAnswer) {
   EXPECT_EQ(rounds.run().problems,
             (std::vector<std::string>{"client 8 could not evaluate: no rows", "client 9 could not evaluate: no rows"}));
   EXPECT_EQ(trained, (std::set<std::int64_t>{6, 7}));
+}
+
+TEST(FederatedRounds, ChooseByLossAmongThoseWhoAreNotAtWork) {
+  // The two with the highest losses are slow: while they are at work others are asked.
+  Script script;  // each goes to its own number
+  script.evaluate = [](std::int64_t client, const ParameterSet&) {
+    return ClientEvaluation{.rows = 1, .loss = static_cast<double>(client)};
+  };
+  SimulatedClientsOptions options = clients_of(script, 6);
+  options.behaviour = {{.fit_seconds = 1}, {.fit_seconds = 1},  {.fit_seconds = 1},
+                       {.fit_seconds = 1}, {.fit_seconds = 25}, {.fit_seconds = 35}};
+  SimulatedClients clients(std::move(options));
+  Federated strategy = for_clients(6);
+  strategy.client_selection = strategy::PowerOfChoice{.fraction = 0.5, .candidates = 1};
+  strategy.round = Synchronous{.replies = 2, .deadline = 10, .late = Discount{.factor = 0.5}};
+  FederatedRounds rounds(one_number(0), clients, {.strategy = strategy});
+  const auto at_work = [&] {
+    std::set<std::int64_t> busy;
+    for (std::int64_t client = 0; client < 6; ++client) {
+      if (!clients.is_free(client)) busy.insert(client);
+    }
+    return busy;
+  };
+  // The deadline passes twice. Nobody else is asked, since all three are at work or have answered.
+  RoundReport report = rounds.run();
+  EXPECT_EQ(report.asked, 3);
+  EXPECT_EQ(report.repeats, 2);
+  EXPECT_EQ(report.updates, 2);
+  EXPECT_EQ(report.seconds, 25.0);
+  EXPECT_EQ(number_in(rounds.parameters()), 3.5F);  // of 3 and 4
+  EXPECT_EQ(at_work(), std::set<std::int64_t>{5});
+  // In the second round the slowest is still at work, and evaluates nothing.
+  report = rounds.run();
+  EXPECT_EQ(report.asked, 3);
+  EXPECT_EQ(report.late, 0);
+  EXPECT_EQ(report.seconds, 26.0);
+  EXPECT_EQ(number_in(rounds.parameters()), 2.5F);  // of 2 and 3
+  EXPECT_EQ(at_work(), (std::set<std::int64_t>{4, 5}));
+}
+
+TEST(FederatedRounds, RefuseACompressionThatThePoolDoesNotHave) {
+  const Script script;
+  SimulatedClientsOptions options = clients_of(script, 2);
+  options.compression = TopK{.fraction = 0.5};
+  SimulatedClients clients(std::move(options));
+  const auto why = [&](const Compression& compression) {
+    Federated strategy = for_clients(2);
+    strategy.compression = compression;
+    return usage_error([&] { FederatedRounds(one_number(0), clients, {.strategy = strategy}); });
+  };
+  EXPECT_EQ(why(TopK{.fraction = 0.5}), "(no error)");
+  EXPECT_EQ(why(NoCompression{}), "(no error)");  // the strategy says nothing of it
+  EXPECT_EQ(why(TopK{.fraction = 0.25}), "compression: expected that of the clients' pool, TopK:0.5, found TopK:0.25");
+  EXPECT_EQ(why(Float16{}), "compression: expected that of the clients' pool, TopK:0.5, found Float16");
 }
 
 TEST(FederatedRounds, RefuseWhatCouldNeverEnd) {
@@ -721,19 +528,19 @@ TEST(BufferedRounds, EndWhereOneOfTheClientsThatTheRuleNeedsNeverSucceeds) {
 
 // --- the same bits ---
 
-struct Learning {
-  ParameterSet parameters;
-  std::vector<double> losses;
-};
-
 // Clients that draw, differ in speed, drop out and fail.
 Script drawing_script() {
   Script script;
   script.fit = [](std::int64_t client, const ParameterSet& given, const FitInstructions& instructions) {
-    RandomStream draws({static_cast<std::uint64_t>(client), static_cast<std::uint64_t>(instructions.round)});
+    RandomStream draws({static_cast<std::uint64_t>(client), static_cast<std::uint64_t>(instructions.round),
+                        static_cast<std::uint64_t>(instructions.local.steps)});
     ParameterSet trained = given;
     for (float& number : trained[0].values<float>()) number += static_cast<float>(draws.normal());
     return FitResult{.parameters = trained, .rows = 1 + client % 7, .loss = draws.uniform()};
+  };
+  script.evaluate = [](std::int64_t client, const ParameterSet& given) {
+    RandomStream draws({static_cast<std::uint64_t>(client)});
+    return ClientEvaluation{.rows = 1, .loss = draws.normal() + given[0].values<float>()[0]};
   };
   return script;
 }
@@ -752,6 +559,14 @@ ParameterSet many_numbers() {
   return set;
 }
 
+// Rounds of those with the highest losses, some of whom are late.
+Federated by_loss_with_a_deadline() {
+  Federated strategy = for_clients(30);
+  strategy.client_selection = strategy::PowerOfChoice{.fraction = 0.3, .candidates = 0.6};
+  strategy.round = Synchronous{.replies = 6, .ask_beyond = 3, .deadline = 3, .late = Discount{}, .max_repeats = 50};
+  return strategy;
+}
+
 std::vector<Federated> restless_strategies() {
   std::vector<Federated> all;
   for (const strategy::FederatedRound& round : std::vector<strategy::FederatedRound>{
@@ -763,9 +578,11 @@ std::vector<Federated> restless_strategies() {
       strategy.client_selection = strategy::Random{.fraction = 0.3};
       strategy.round = round;
       strategy.aggregation = rule;
+      strategy.local.steps = 7;
       all.push_back(strategy);
     }
   }
+  all.push_back(by_loss_with_a_deadline());
   return all;
 }
 
@@ -813,6 +630,53 @@ TEST(FederatedRounds, GoOnFromACheckpointToTheBit) {
       EXPECT_EQ(others.now(), clients.now());
       for (std::int64_t client = 0; client < 30; ++client)
         EXPECT_TRUE(others.state_of(client) == clients.state_of(client)) << client;
+    }
+  }
+}
+
+TEST(FederatedRounds, BeginAnewWithMomentsWhereTheRuleHasChanged) {
+  Script script;
+  script.fit = [](std::int64_t, const ParameterSet& given, const FitInstructions&) {
+    return FitResult{.parameters = one_number(number_in(given) + 1), .rows = 1};
+  };
+  const std::vector<strategy::FederatedAggregation> rules = {strategy::FedAvg{},     strategy::FedAvgM{},
+                                                             strategy::FedAdam{},    strategy::FedYogi{},
+                                                             strategy::FedAdagrad{}, strategy::Median{}};
+  const auto kept_none = [](const strategy::FederatedAggregation& rule) {
+    return std::holds_alternative<strategy::FedAvg>(rule) || std::holds_alternative<strategy::Median>(rule);
+  };
+  const auto rounds_with = [&](const strategy::FederatedAggregation& rule, ClientPool& clients, float first) {
+    Federated strategy = for_clients(2);
+    strategy.aggregation = rule;
+    return FederatedRounds(one_number(first), clients, {.strategy = strategy});
+  };
+  for (const strategy::FederatedAggregation& before : rules) {
+    SimulatedClients clients(clients_of(script, 2));
+    FederatedRounds begun = rounds_with(before, clients, 0);
+    (void)begun.run();
+    (void)begun.run();
+    ParameterSet saved;
+    begun.save(saved);
+    for (const strategy::FederatedAggregation& after : rules) {
+      SimulatedClients others(clients_of(script, 2));
+      FederatedRounds resumed = rounds_with(after, others, 0);
+      const std::vector<std::string> told = resumed.restore(saved);
+      if (before == after) {
+        EXPECT_EQ(told, std::vector<std::string>());
+        continue;
+      }
+      if (kept_none(before))
+        EXPECT_EQ(told, std::vector<std::string>());
+      else
+        EXPECT_EQ(told, std::vector<std::string>{fmt::format(
+                            "the server's rule was {} before, and is {} from now on: what it remembers begins anew",
+                            rule_name(before), rule_name(after))});
+      SimulatedClients anew(clients_of(script, 2));
+      FederatedRounds fresh = rounds_with(after, anew, number_in(begun.parameters()));
+      (void)resumed.run();
+      (void)fresh.run();
+      EXPECT_EQ(number_in(resumed.parameters()), number_in(fresh.parameters()))
+          << rule_name(before) << ", " << rule_name(after);
     }
   }
 }

@@ -2,10 +2,13 @@
 // bit.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/functional/loss.h>
 #include <tutti/base/random.hpp>
 #include <tutti/graph/graph_module.hpp>
@@ -203,7 +206,8 @@ TEST(FederatedTrain, AClientMayHaveReplicas) {
     together["graph"]["strategy"] = federated(1, 1, {{"local", {{"epochs", 2}}}, {"inner", replicas}});
     const ParameterSet found = weights_after(together);
     const ParameterSet expected = weights_after(alone);
-    for (const char* name : {"hidden.weight", "body.wide.weight", "logits.bias"})
+    for (const char* name : {"hidden.weight", "body.wide.weight", "logits.bias", "body.norm.running_mean",
+                             "body.norm.running_var", "body.norm.num_batches_tracked"})
       EXPECT_TRUE(std::ranges::equal(found.at(name).bytes(), expected.at(name).bytes())) << name;
   }
   // With replicas or without, a client learns the same, FedProx included.
@@ -217,6 +221,52 @@ TEST(FederatedTrain, AClientMayHaveReplicas) {
     document["graph"]["strategy"]["inner"] = data_parallel(3);
     EXPECT_LT(largest_difference(weights_after(document), one), 1e-5);
     EXPECT_NEAR(train_small(read_small(document)).told->of<event::StepEnded>().back().loss, loss, 1e-5);
+  }
+}
+
+TEST(FederatedTrain, ClientsWithReplicasGoAstrayAsOthersDo) {
+  const ScratchFolder scratch;
+  for (const Json& inner :
+       {Json{{"type", "Local"}}, data_parallel(2), data_parallel(2, {{"compression", "Float16"}})}) {
+    SCOPED_TRACE(inner.dump());
+    Json document =
+        federated_run(scratch / "run",
+                      federated(3, 2, {{"inner", inner}, {"round", {{"method", "Synchronous"}, {"too_few", "end"}}}}));
+    document["optimizer"] = {{"name", "sgd"}, {"lr", 1e30}};
+    std::string why;
+    try {
+      (void)train_small(read_small(document));
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    EXPECT_THAT(why, HasSubstr("from 3 that were asked (0 failed, 3 refused)"));
+    EXPECT_THAT(why, HasSubstr("is the learning rate too large?"));
+  }
+}
+
+// Exported networks have such masks among their buffers.
+TEST(FederatedTrain, ABufferMayHaveInfiniteNumbers) {
+  const ScratchFolder scratch;
+  torch::jit::Module script("Masked");
+  script.register_buffer("mask", torch::tensor({0.0F, -INFINITY, 0.0F, 0.0F, -INFINITY, 0.0F}));
+  script.define("def forward(self, x):\n  return torch.softmax(x + self.mask, 1)\n");
+  script.save((scratch / "masked.pt").string());
+  for (const Json& inner : {Json{{"type", "Local"}}, data_parallel(2)}) {
+    for (const Json& compression : {Json("NoCompression"), Json("Float16"), Json{{"TopK", 0.5}}}) {
+      for (const bool is_personal : {false, true}) {
+        SCOPED_TRACE(inner.dump() + compression.dump() + (is_personal ? " personal" : ""));
+        Json document =
+            federated_run(scratch / "run", federated(3, 3, {{"inner", inner}, {"compression", compression}}));
+        document["graph"]["nodes"][1]["nodes"][0] = {
+            {"id", "norm"}, {"op", "torchscript"}, {"inputs", {"hidden"}}, {"file", (scratch / "masked.pt").string()}};
+        if (is_personal) document["graph"]["nodes"][1]["strategy"] = {{"type", "Local"}};
+        const ParameterSet first = weights_at_first(document);
+        const ParameterSet after = weights_after(document);
+        EXPECT_TRUE(std::ranges::equal(after.at("body.norm.mask").bytes(), first.at("body.norm.mask").bytes()));
+        for (const char* name : {"hidden.weight", "body.wide.weight"})
+          EXPECT_FALSE(std::ranges::equal(after.at(name).bytes(), first.at(name).bytes())) << name;
+      }
+    }
   }
 }
 
@@ -501,6 +551,41 @@ TEST(FederatedTrain, FedProxLeavesPersonalLayersAlone) {
   }
 }
 
+TEST(FederatedTrain, ClientsTellTheBestWhereTheServerHasNoRows) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run", federated(3, 30));
+  document["data"]["test_rows"] = 0;
+  document["data"]["client_test"] = 0.25;
+  document["optimizer"] = {{"name", "sgd"}, {"lr", 0}};
+  document["train"] = {{"early_stopping", {{"patience", 2}}}};
+  const Trained trained = train_small(read_small(document));
+  EXPECT_EQ(trained.result.best.of, "clients accuracy");
+  EXPECT_GT(trained.result.best.step, 0);
+  EXPECT_EQ(trained.result.reason, event::RunEnded::Reason::stopped_early);
+  for (const auto& evaluation : trained.told->of<event::EvaluationEnded>()) EXPECT_EQ(evaluation.split, "clients");
+  // Where the server has some, it tells.
+  document["data"]["test_rows"] = 30;
+  EXPECT_EQ(train_small(read_small(document)).result.best.of, "test accuracy");
+}
+
+TEST(FederatedTrain, RefusesToStopEarlyWhereNothingIsEvaluated) {
+  const ScratchFolder scratch;
+  Json document = federated_run(scratch / "run", federated(8, 2));
+  document["data"]["rows"] = 8;
+  document["data"]["test_rows"] = 0;
+  document["train"] = {{"early_stopping", {{"patience", 2}}}};
+  const auto why = [&] { return usage_error([&] { (void)train_small(read_small(document)); }); };
+  EXPECT_EQ(
+      why(),
+      "train.early_stopping: nothing is ever evaluated, because the data has no rows to validate or to test with, "
+      "and clients keep none for that (data.client_test)");
+  document["data"]["client_test"] = 0.2;
+  EXPECT_EQ(why(),
+            "train.early_stopping: nothing that tells the best is ever evaluated, because no client has rows left to "
+            "evaluate with");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run"));
+}
+
 TEST(FederatedTrain, ClientsWithOneRowHaveNoneToEvaluateWith) {
   const ScratchFolder scratch;
   Json document = federated_run(scratch / "run", federated(8, 2));
@@ -572,6 +657,21 @@ TEST(FederatedTrain, SaysWhatOfTheStrategyHasChangedSinceTheCheckpoint) {
     EXPECT_EQ(warned[0].sentence,
               "the run file has changed since the checkpoint was written: graph.strategy." + change.told);
   }
+}
+
+TEST(FederatedTrain, GoesOnWithAnotherRuleOfTheServer) {
+  const ScratchFolder scratch;
+  const Json before{{"aggregation", {{"method", "FedAvgM"}}}};
+  const Json after{{"aggregation", {{"method", "FedAdam"}, {"lr", 0.01}}}};
+  (void)train_small(read_small(federated_run(scratch / "run", federated(6, 3, before))), {.interrupt_at = 2});
+  const Trained resumed =
+      train_small(read_small(federated_run(scratch / "run", federated(6, 3, after))), {.resume = true});
+  EXPECT_EQ(resumed.result.step, 3);
+  std::vector<std::string> warnings;
+  for (const auto& warned : resumed.told->of<event::Warned>()) warnings.push_back(warned.sentence);
+  EXPECT_THAT(
+      warnings,
+      Contains("the server's rule was FedAvgM before, and is FedAdam from now on: what it remembers begins anew"));
 }
 
 TEST(FederatedTrain, BeginsWithTheWeightsThatItIsGiven) {

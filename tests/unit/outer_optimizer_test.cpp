@@ -204,6 +204,21 @@ TEST(OuterOptimizer, LetsHalvesAndFloatsOverflowToInfinity) {
   }
 }
 
+TEST(OuterOptimizer, LeavesWhatDoesNotChangeAsItIsToTheBit) {
+  ParameterSet parameters;
+  add_array<float>(parameters, "single", {-INFINITY, -NAN, -0.0F});
+  add_array<double>(parameters, "double", {INFINITY, -NAN, -0.0});
+  add_array<float16>(parameters, "half", {{0xfc00}, {0x7d01}, {0x8000}});
+  add_array<bfloat16>(parameters, "brain", {{0xff80}, {0x7f81}, {0x8000}});
+  const ParameterSet first = parameters;
+  std::vector<FederatedAggregation> rules = kWithMoments;
+  rules.insert(rules.end(), kWithout.begin(), kWithout.end());
+  for (const FederatedAggregation& rule : rules) {
+    OuterOptimizer(rule).step(parameters, Change(4, {0, 0, 0}));
+    EXPECT_TRUE(parameters == first) << rule.index();
+  }
+}
+
 TEST(OuterOptimizer, RoundsIntegersAndEndsWhereTheirTypeDoes) {
   std::vector<FederatedAggregation> rules = kWithMoments;
   rules.insert(rules.end(), kWithout.begin(), kWithout.end());

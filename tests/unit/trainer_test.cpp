@@ -116,6 +116,48 @@ TEST(Trainer, StopsEarlyWhereItGetsNoBetter) {
   EXPECT_EQ(trained.told->of<event::RunEnded>().front().reason, Reason::stopped_early);
 }
 
+TEST(Trainer, RefusesToStopEarlyWhereNothingIsEvaluated) {
+  const ScratchFolder scratch;
+  Json document = small_run(scratch / "run");
+  document["data"]["test_rows"] = 0;
+  EXPECT_EQ(train_small(read_small(document)).result.reason, Reason::finished);
+  document["train"]["early_stopping"] = {{"patience", 3}};
+  EXPECT_EQ(
+      usage_error([&] { (void)train_small(read_small(document)); }),
+      "train.early_stopping: nothing is ever evaluated, because the data has no rows to validate or to test with");
+}
+
+TEST(Trainer, TakesNoStepMoreWhereItIsAskedToEnd) {
+  // While a step is taken, or what comes of it is done.
+  struct Asking final : Observer {
+    explicit Asking(std::int64_t its, bool meanwhile) : step(its), is_later(meanwhile) {}
+    void on(const Event& event) override {
+      const auto* ended = std::get_if<event::StepEnded>(&event);
+      const auto* written = std::get_if<event::CheckpointWritten>(&event);
+      if (written != nullptr) ++checkpoints;
+      wants |= is_later ? written != nullptr && written->step == step : ended != nullptr && ended->step == step;
+    }
+    std::int64_t step;
+    bool is_later;
+    bool wants = false;
+    int checkpoints = 0;
+  };
+  for (const auto& [step, is_later] : {std::pair(3, false), std::pair(5, false), std::pair(5, true)}) {
+    const ScratchFolder scratch;
+    Json document = small_run(scratch / "run");
+    document["train"]["evaluate_every"] = 5;
+    const auto asking = std::make_shared<Asking>(step, is_later);
+    Events events;
+    events.add(asking);
+    const TrainResult result =
+        train(read_small(document), events, {.is_interrupted = [asking] { return asking->wants; }});
+    EXPECT_EQ(result.reason, Reason::interrupted);
+    EXPECT_EQ(result.step, step);
+    EXPECT_EQ(read_checkpoint(result.last_checkpoint).state.step, step);
+    EXPECT_EQ(asking->checkpoints, 1);
+  }
+}
+
 TEST(Trainer, PutsAnEarlierRunAside) {
   const ScratchFolder scratch;
   const tutti::Run run = read_small(small_run(scratch / "run"));

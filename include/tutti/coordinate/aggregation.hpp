@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <tutti/base/parameter_set.hpp>
@@ -18,7 +19,8 @@
 
 namespace tutti {
 
-// What a client has learnt. It is values - base, in double; where there is no base the values are the change.
+// What a client has learnt. It is values - base, in double, and 0 where both are the same to the bit, be they infinite;
+// where there is no base the values are the change.
 struct ClientUpdate {
   std::int64_t client = 0;
   double weight = 1;    // rows, where updates are weighted
@@ -33,6 +35,9 @@ using Change = std::vector<std::vector<double>>;
 
 // Below, `is_trained` tells by array what is trained and what is a buffer; where it is empty all are trained.
 
+// "FedAvg", as in JSON.
+std::string_view rule_name(const strategy::FederatedAggregation& rule);
+
 // How many updates a rule needs at least: 1, 2 byzantine + 3, 4 byzantine + 3; of MultiKrum at least as many as it
 // keeps. A UsageError for a rule with numbers that none has, such as a fraction of 0.5 to trim at each end.
 std::int64_t least_updates(const strategy::FederatedAggregation& rule);
@@ -42,7 +47,7 @@ void refuse_too_few(const strategy::FederatedAggregation& rule, std::int64_t upd
 // Whether a rule counts clients by their rows, and can take them one by one (MeanOfUpdates).
 bool is_mean(const strategy::FederatedAggregation& rule);
 
-// A UsageError where there are too few, or their layouts differ, or they weigh nothing together. Numbers are finite.
+// A UsageError where there are too few, or their layouts differ, or they weigh nothing together. Changes are finite.
 // Krum, MultiKrum and Bulyan select by the changes of trained arrays alone, and take all arrays of what they selected.
 Change aggregate(const strategy::FederatedAggregation& rule, std::span<const ClientUpdate> updates,
                  const std::vector<bool>& is_trained = {});

@@ -15,12 +15,13 @@
 #include <tutti/base/events.hpp>
 #include <tutti/base/parameter_set.hpp>
 #include <tutti/coordinate/federated_client.hpp>
+#include <tutti/strategy/compression.hpp>
 
 namespace tutti {
 
 struct ClientInfo {
   std::vector<std::string> tags = {};
-  std::int64_t rows = 1;  // that it says it has
+  std::int64_t rows = 0;  // that it says it has, and an update may count for at most; 0 where it does not say
 };
 
 struct ClientTask {
@@ -59,6 +60,8 @@ class ClientPool {
   virtual const std::vector<ClientInfo>& clients() const = 0;
   // Whether it has no fit to do. Only then may it be asked for one.
   virtual bool is_free(std::int64_t client) const = 0;
+  // Of updates on their way from the clients.
+  virtual Compression compression() const = 0;
   // Returns at once: how many bytes go to the client. Each call is answered once, by a failure if need be.
   virtual std::uint64_t ask(ClientTask task) = 0;
   // The next answer, where it comes by then on the pool's clock; otherwise nothing, and that is the time now. Nothing

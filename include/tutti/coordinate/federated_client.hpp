@@ -19,6 +19,7 @@
 
 #include <tutti/base/events.hpp>
 #include <tutti/base/parameter_set.hpp>
+#include <tutti/strategy/federated.hpp>
 
 namespace tutti {
 
@@ -28,6 +29,7 @@ struct FitInstructions {
   std::int64_t draw = 0;   // another in every call: by it is drawn what a fit draws, such as the order of rows
   double rate_factor = 1;  // what the client's own learning rate is multiplied by
   double mu = 0;           // of FedProx: the gradient of mu/2 |parameters - those of the server|^2 is to be added
+  strategy::LocalTraining local = {};  // how long to train, where the client is not told otherwise by whoever made it
   friend bool operator==(const FitInstructions&, const FitInstructions&) = default;
 };
 
@@ -54,7 +56,7 @@ class FederatedClient {
   virtual ClientEvaluation evaluate(const ParameterSet& parameters) = 0;
 
   // What it keeps from round to round, such as layers of its own: for checkpoints, and where clients are made when they
-  // are asked (SimulatedClients). Nothing, unless it says so.
+  // are asked (SimulatedClients, which ask for it before the first fit as well). Nothing, unless it says so.
   virtual ParameterSet state() const { return {}; }
   virtual void restore(const ParameterSet& /*state*/) {}
 };

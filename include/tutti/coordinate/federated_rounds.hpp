@@ -28,7 +28,10 @@
 namespace tutti {
 
 struct FederatedRoundsOptions {
-  strategy::Federated strategy = {};  // compression and threads are the pool's affair; local and inner the clients'
+  // All of it but for what is others' affair: clients are told `local` with each fit, and go by it as they like;
+  // `inner` is up to whoever makes them, and `threads` to the pool. So is compression, but one that the pool does not
+  // have is refused.
+  strategy::Federated strategy = {};
   std::uint64_t seed = 0;             // of who is asked
   std::vector<bool> is_trained = {};  // by array: others (buffers) are averaged and no more; all where empty
 };
@@ -76,9 +79,9 @@ class FederatedRounds {
   const ParameterSet& parameters() const { return *parameters_; }
 
   // The model, and all that the next round depends on but for the pool's part of it. Restoring refuses what does not
-  // fit with a UsageError.
+  // fit with a UsageError, and returns sentences about what it could not go on with: the moments of another rule.
   void save(ParameterSet& arrays) const;
-  void restore(const ParameterSet& arrays);
+  std::vector<std::string> restore(const ParameterSet& arrays);
 
  private:
   class Gathering;

@@ -23,8 +23,9 @@ class OuterOptimizer {
   // Arrays that are not `is_trained` (buffers; by array, all where empty) and integers are changed by the mean itself.
   explicit OuterOptimizer(const strategy::FederatedAggregation& rule, std::vector<bool> is_trained = {});
 
-  // parameters += what becomes of the change, in double and rounded once; integers change by the nearest integer, and
-  // end where their type does. A UsageError, and nothing is changed, where the change has another shape.
+  // parameters += what becomes of the change, in double and rounded once; where that is 0 nothing changes, to the bit,
+  // also of what is not finite. Integers change by the nearest integer, and end where their type does. A UsageError,
+  // and nothing is changed, where the change has another shape.
   void step(ParameterSet& parameters, const Change& change);
 
   // Moments, for checkpoints: "<prefix>momentum/<name>" and "<prefix>variance/<name>", in float64. Where no

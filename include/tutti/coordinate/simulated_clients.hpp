@@ -70,6 +70,7 @@ class SimulatedClients final : public ClientPool {
 
   const std::vector<ClientInfo>& clients() const override;
   bool is_free(std::int64_t client) const override;
+  Compression compression() const override;
   std::uint64_t ask(ClientTask task) override;
   // An Error where a client does not answer within the deadline.
   std::optional<ClientReply> next(double until) override;

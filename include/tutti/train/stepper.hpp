@@ -53,6 +53,8 @@ class Stepper {
   virtual void begin(std::int64_t steps_taken) = 0;
   // With the optimizer's own rate times a factor; returns the rate.
   virtual double set_rate(double factor) = 0;
+  // `is_interrupted` where this one of several processes was asked to end the run: the result says it to all. A process
+  // that is alone is asked after its step.
   virtual StepResult step(bool is_interrupted) = 0;
   virtual Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) = 0;
   // By clients, with rows of their own; nothing where there are none. Who could not is a sentence in `problems`.
