@@ -1,6 +1,8 @@
 # Properties over cross products, against naive oracles.
 tutti_test(property/aggregation_test LINKS tutti_coordinate ONE_THREAD)
 tutti_test(property/auto_partition_test LINKS tutti_strategy ONE_THREAD)
+tutti_test(property/child_merge_test LINKS tutti_coordinate ONE_THREAD)
+target_include_directories(property_child_merge_test PRIVATE ${PROJECT_SOURCE_DIR}/src)
 tutti_test(property/coordinator_interleavings_test LINKS tutti_coordinate)
 if(TUTTI_SANITIZE MATCHES "thread")
   tutti_add_program_test(property/long_coordinator_interleavings_test property_coordinator_interleavings_test * 3600 property long)

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -50,6 +52,24 @@ TEST(UpdateThread, TakesWhatWasAddedBeforeItStopsWhateverIsMergedMeanwhile) {
   merging.join();
   EXPECT_EQ(updates.pending(), 0U);
   EXPECT_EQ(taken, (std::vector{1, 22, 300}));
+}
+
+// As a merge that fails: what it had kept until then is gone with it.
+TEST(UpdateThread, CountsWhatIsGoneWithWhatFails) {
+  std::int64_t kept = 0;
+  UpdateThread<int> updates({.take = [&](int& update, std::int64_t& settled) {
+    settled = 0;
+    if (++kept < 3) return;
+    settled = std::exchange(kept, 0);
+    if (update == 13) throw std::runtime_error("thirteen");
+  }});
+  for (const int update : {1, 2, 13, 4, 5}) updates.add(update, 10s);
+  EXPECT_THROW(updates.start().wait(), std::runtime_error);
+  EXPECT_EQ(updates.pending(), 2U);
+  const CoordinatorRun run = updates.start();
+  updates.add(6, 10s);
+  updates.stop(10s);
+  EXPECT_EQ(updates.pending(), 0U);
 }
 
 }  // namespace
