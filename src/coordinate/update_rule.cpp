@@ -1,11 +1,19 @@
 #include <tutti/coordinate/update_rule.hpp>
 
 #include <algorithm>
+#include <array>
+#include <concepts>
+#include <limits>
+#include <set>
+#include <span>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
+#include <tutti/coordinate/update_check.hpp>
 
 namespace tutti {
 namespace {
@@ -13,6 +21,48 @@ namespace {
 OptimizerRule with_rate_times(OptimizerRule rule, double factor) {
   std::visit([&](auto& its) { its.lr *= factor; }, rule);
   return rule;
+}
+
+// --- what rules remember ---
+
+// Whose state is nobody else's. Checkpoints tell them by their places, which are for good.
+constexpr std::array<std::string_view, 11> kKinds = {"sgd",
+                                                     "sgd with momentum",
+                                                     "adam",
+                                                     "adam with amsgrad",
+                                                     "adamw",
+                                                     "adamw with amsgrad",
+                                                     "rmsprop",
+                                                     "rmsprop with momentum",
+                                                     "rmsprop, centered",
+                                                     "rmsprop with momentum, centered",
+                                                     "adagrad"};
+
+std::int64_t kind_of(const OptimizerRule& rule) {
+  std::string name(to_string(rule));
+  const auto add_state = [&](const auto& its) {
+    if constexpr (requires { its.momentum; }) name += its.momentum != 0 ? " with momentum" : "";
+    if constexpr (requires { its.centered; }) name += its.centered ? ", centered" : "";
+    if constexpr (requires { its.amsgrad; }) name += its.amsgrad ? " with amsgrad" : "";
+  };
+  std::visit(add_state, rule);
+  return std::ranges::find(kKinds, name) - kKinds.begin();
+}
+
+// Whether a rule's array of that number has means or sums of squares.
+bool has_squares(const OptimizerRule& rule, std::size_t number) {
+  if (std::holds_alternative<Sgd>(rule)) return false;
+  const bool is_first = std::holds_alternative<RmsProp>(rule) || std::holds_alternative<Adagrad>(rule);
+  return is_first ? number == 0 : number > 0;
+}
+
+bool has_negative(const NamedArray& array) {
+  return dispatch(array.type(), [&]<typename T>(std::type_identity<T>) {
+    if constexpr (std::floating_point<T>)
+      return std::ranges::any_of(array.values<T>(), [](T number) { return number < 0; });
+    else
+      return false;
+  });
 }
 
 class OptimizerUpdate final : public UpdateRule {
@@ -64,8 +114,8 @@ class OptimizerUpdate final : public UpdateRule {
   bool never_fails() const override { return true; }
 
   void save(ParameterSet& arrays, const std::string& prefix) const override {
-    const std::vector<std::int64_t> step = {static_cast<std::int64_t>(step_)};
-    arrays.add(prefix + "step", {1}, step);
+    add_number(arrays, prefix + "kind", kind_of(rule_));
+    add_number(arrays, prefix + "step", static_cast<std::int64_t>(step_));
     for (std::size_t s = 0; s < state_.size(); ++s) {
       for (const NamedArray& array : state_[s])
         arrays.add({state_name(prefix, s, array.name()), array.shape(), array.type()}, array.bytes());
@@ -73,18 +123,56 @@ class OptimizerUpdate final : public UpdateRule {
   }
 
   void restore(const ParameterSet& arrays, const std::string& prefix) override {
-    const std::span<const std::int64_t> step = arrays.at(prefix + "step").values<std::int64_t>();
-    if (step.size() != 1 || step[0] < 0)
-      throw UsageError(fmt::format("\"{}step\": expected one number from 0 on", prefix));
+    const auto most_kind = static_cast<std::int64_t>(kKinds.size()) - 1;
+    if (const std::int64_t kind = number_of(arrays, prefix + "kind", most_kind); kind != kind_of(rule_))
+      throw UsageError(fmt::format("the checkpoint is of {}, and the rule is {}",
+                                   kKinds[static_cast<std::size_t>(kind)],
+                                   kKinds[static_cast<std::size_t>(kind_of(rule_))]));
+    const std::int64_t step = number_of(arrays, prefix + "step", std::numeric_limits<std::int64_t>::max());
     std::vector<ParameterSet> state = state_;
-    for (std::size_t s = 0; s < state.size(); ++s) copy_named(arrays, state[s], state_name(prefix, s, ""));
+    for (std::size_t s = 0; s < state.size(); ++s) {
+      copy_named(arrays, state[s], state_name(prefix, s, ""));
+      for (const NamedArray& array : state[s]) refuse_impossible(array, s, prefix);
+    }
+    refuse_surplus(arrays, prefix);
     state_ = std::move(state);
-    step_ = static_cast<std::uint64_t>(step[0]);
+    step_ = static_cast<std::uint64_t>(step);
   }
 
  private:
   static std::string state_name(const std::string& prefix, std::size_t number, const std::string& parameter) {
     return fmt::format("{}state/{}/{}", prefix, number, parameter);
+  }
+
+  static void add_number(ParameterSet& arrays, const std::string& name, std::int64_t number) {
+    arrays.add(name, {1}, ConstArray(&number, 1, DataType::int64));
+  }
+
+  static std::int64_t number_of(const ParameterSet& arrays, const std::string& name, std::int64_t most) {
+    const std::span<const std::int64_t> numbers = arrays.at(name).values<std::int64_t>();
+    if (numbers.size() != 1 || numbers[0] < 0 || numbers[0] > most)
+      throw UsageError(fmt::format("\"{}\": expected one number from 0 to {}", name, most));
+    return numbers[0];
+  }
+
+  void refuse_impossible(const NamedArray& array, std::size_t number, const std::string& prefix) const {
+    const auto refuse = [&](const char* what) {
+      throw UsageError(fmt::format("\"{}\" has numbers that are {}", state_name(prefix, number, array.name()), what));
+    };
+    if (!has_finite_numbers(array)) refuse("infinite or not a number");
+    if (has_squares(rule_, number) && has_negative(array)) refuse("negative, and are those of squares");
+  }
+
+  // What goes by the name of state, and is of nothing that is here.
+  void refuse_surplus(const ParameterSet& arrays, const std::string& prefix) const {
+    std::set<std::string> expected;
+    for (std::size_t s = 0; s < state_.size(); ++s) {
+      for (const NamedArray& array : state_[s]) expected.insert(state_name(prefix, s, array.name()));
+    }
+    for (const NamedArray& array : arrays) {
+      if (array.name().starts_with(prefix + "state/") && !expected.contains(array.name()))
+        throw UsageError(fmt::format("\"{}\" is of nothing that the rule remembers", array.name()));
+    }
   }
 
   static void fill(NamedArray& array, double value) {

@@ -48,7 +48,8 @@ class UpdateRule {
 
 // An optimizer: a learning rate (Sgd), momentum (Sgd), Adam, AdamW, RmsProp, Adagrad, with the bits that training has
 // everywhere else. Parameters are float32 or float64. Their learning rate is multiplied by `rate_factors`, by array,
-// where there are any. A UsageError for options that cannot be.
+// where there are any. A UsageError for options that cannot be. It goes on from what the same optimizer has saved, with
+// whatever numbers for options: not from another's, nor from state that cannot be, such as means of squares below 0.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule, std::vector<double> rate_factors = {});
 
 }  // namespace tutti
