@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <concepts>
 #include <limits>
 #include <set>
@@ -15,12 +16,26 @@
 #include <tutti/base/error.hpp>
 #include <tutti/coordinate/update_check.hpp>
 
+#include "multiples.hpp"
+
 namespace tutti {
 namespace {
 
 OptimizerRule with_rate_times(OptimizerRule rule, double factor) {
   std::visit([&](auto& its) { its.lr *= factor; }, rule);
   return rule;
+}
+
+// The largest that its loop multiplies anything by for its rate: Adam divides that of the first step by 1 - beta1.
+double steepest_factor(const OptimizerRule& rule) {
+  return std::visit(
+      []<typename Rule>(const Rule& its) {
+        if constexpr (requires { its.beta1; })
+          return std::max(its.lr / (1 - its.beta1), std::same_as<Rule, AdamW> ? its.lr * its.weight_decay : 0);
+        else
+          return its.lr;
+      },
+      rule);
 }
 
 // --- what rules remember ---
@@ -82,7 +97,10 @@ class OptimizerUpdate final : public UpdateRule {
         throw UsageError(fmt::format("\"{}\": an optimizer changes float32 or float64, found {}", array.name(),
                                      to_string(array.type())));
     }
-    if (state_count(rule_) == 0 || (!state_.empty() && state_.front().same_layout(parameters))) return;
+    if (state_count(rule_) == 0 || (!state_.empty() && state_.front().same_layout(parameters))) {
+      largest_ = detail::largest_factor(parameters);
+      return;
+    }
     if (step_ > 0) throw UsageError("the optimizer has made steps of parameters with other names, shapes or types");
     std::vector<ParameterSet> state(state_count(rule_));
     for (ParameterSet& set : state) {
@@ -92,11 +110,27 @@ class OptimizerUpdate final : public UpdateRule {
       }
     }
     state_ = std::move(state);
+    largest_ = detail::largest_factor(parameters);
+  }
+
+  void check(const UpdateStep& step) const override {
+    const OptimizerRule rule = with_rate_times(rule_, step.rate_factor);
+    refuse_unless_possible(rule);
+    if (!(std::abs(step.gradient_scale) <= largest_))
+      throw UsageError(
+          fmt::format("{}: expected gradients times {:.3g} at the most, as numbers of their type go, found {}",
+                      to_string(rule_), largest_, step.gradient_scale));
+    const double most = rate_factors_.empty() ? 1 : std::ranges::max(rate_factors_);
+    if (const double rate = steepest_factor(with_rate_times(rule, most)); !(rate <= largest_))
+      throw UsageError(
+          fmt::format("{}: lr: expected steps of {:.3g} at the most, as numbers of the parameters' type go, "
+                      "found {}",
+                      to_string(rule_), largest_, rate));
   }
 
   void apply(ParameterSet& parameters, const ParameterSet& gradients, const UpdateStep& step) override {
+    check(step);  // before anything is changed
     const OptimizerRule rule = with_rate_times(rule_, step.rate_factor);
-    refuse_unless_possible(rule);  // before anything is changed
     ++step_;
     std::vector<void*> state(state_.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -183,7 +217,8 @@ class OptimizerUpdate final : public UpdateRule {
   }
 
   OptimizerRule rule_;
-  std::vector<double> rate_factors_;  // by array; all 1, where empty
+  std::vector<double> rate_factors_;                     // by array; all 1, where empty
+  double largest_ = std::numeric_limits<double>::max();  // factor, as the parameters' types go
   std::uint64_t step_ = 0;
   std::vector<ParameterSet> state_;  // one for each array that the optimizer keeps
 };

@@ -97,7 +97,7 @@ class ParameterServer {
 
   // By worker: how often it has pushed, but for one that came back.
   std::vector<std::int64_t> clocks() const;
-  // How old gradients were when they changed the model, as far as it was said of what they are.
+  // How old gradients were when they changed the model; 0, where it was not said of what they are.
   StalenessCounts staleness() const;
 
   // For checkpoints: the model under its own names, and under names that begin with "server/" what the next change

@@ -72,7 +72,8 @@ class SharedParameters {
 
   // Each number plus `factor` times that of the set, in the type of its array; integers get the integer nearest to the
   // product, and their sums wrap around.
-  // A UsageError, and nothing is touched, for another layout, and for numbers or a factor that are not finite.
+  // A UsageError, and nothing is touched, for another layout, for numbers or a factor that are not finite, and for a
+  // factor beyond the numbers of a type. Products and sums may be beyond them: they are infinite then.
   void add(const ParameterSet& deltas, double factor = 1) const;
 
   // By name, or by its index in the set. A UsageError where there is none, or of another type.
