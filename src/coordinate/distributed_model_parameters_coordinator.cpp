@@ -106,6 +106,7 @@ struct DistributedModelParametersCoordinator::Parts {
       : merging(std::make_shared<Merging>(options)),
         thread({.capacity = options.capacity,
                 .noun = "sets",
+                .deadline = options.deadline,
                 .take = [merging = merging](detail::ChildParameters& its,
                                             std::int64_t& settled) { merging->take(its, settled); },
                 .finish = [merging = merging](std::int64_t& settled) { merging->merge_rest(settled); },

@@ -43,7 +43,8 @@ struct GradientsCoordinatorOptions {
   GradientChangeMode mode = GradientChangeMode::descent;
   std::size_t capacity = 64;  // of the queue
   WhenFull when_full = WhenFull::block;
-  Duration deadline = kDefaultDeadline;  // for room in the queue, and for stop()
+  // For room in the queue, whether it runs or not; for stop(); and in the end for gradients that are being applied.
+  Duration deadline = kDefaultDeadline;
   StalenessOptions staleness = {};
 };
 
@@ -53,7 +54,8 @@ class DistributedGradientsCoordinator {
   // A UsageError for options that cannot be. Whatever the rule remembers is what it starts with.
   explicit DistributedGradientsCoordinator(const OptimizerRule& rule, GradientsCoordinatorOptions options = {});
   explicit DistributedGradientsCoordinator(std::unique_ptr<UpdateRule> rule, GradientsCoordinatorOptions options = {});
-  // Gradients that still wait are dropped: stop() applies them. Who waits for room gets an Error.
+  // Gradients that still wait are dropped: stop() applies them. The run ends with an Error that says how many; who
+  // waits for room gets one, too. A rule that hangs for longer than the deadline is left to itself.
   ~DistributedGradientsCoordinator();
   DistributedGradientsCoordinator(const DistributedGradientsCoordinator&) = delete;
   DistributedGradientsCoordinator& operator=(const DistributedGradientsCoordinator&) = delete;
@@ -78,8 +80,9 @@ class DistributedGradientsCoordinator {
   // Gradients of the whole model, or of the only array that it has. They may be added before start(). A UsageError for
   // those that are not of this model or not finite, and for a weight or a rate that numbers of the model's types cannot
   // be multiplied by; an Error where the queue is full, as the options say, and at once
-  // where a full queue stays full because the run has failed. Those that are shared are not copied, and nobody may
-  // change them any more; those in another order than the model's are.
+  // where a full queue stays full because the run has failed. Where the queue is full and nothing runs, before start()
+  // or after stop(), a sender waits for the whole deadline. Those that are shared are not copied, and nobody may change
+  // them any more; those in another order than the model's are.
   void add_gradients(std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin = {});
   void add_gradients(ParameterSet gradients, const GradientOrigin& origin = {});
   void add_gradients(ConstArray gradients, const GradientOrigin& origin = {});

@@ -65,7 +65,8 @@ struct ChildUpdate {
 class DistributedModelParametersCoordinator {
  public:
   explicit DistributedModelParametersCoordinator(ParametersCoordinatorOptions options = {});
-  // Sets that still wait are dropped: stop() merges them. Who waits for room gets an Error.
+  // Sets that still wait are dropped: stop() merges them. The run ends with an Error that says how many; who waits for
+  // room gets one, too.
   ~DistributedModelParametersCoordinator();
   DistributedModelParametersCoordinator(const DistributedModelParametersCoordinator&) = delete;
   DistributedModelParametersCoordinator& operator=(const DistributedModelParametersCoordinator&) = delete;
