@@ -12,11 +12,11 @@
 //   shared.add(gradients_of(mine), -lr);
 //
 // Each number is read and written whole, by relaxed atomic access, and that is all that is promised:
+//
 // - An add is a read and then a write. Of two threads that add to one number at the same time one may be lost; what was
 //   added by one thread alone, or one after the other, never is.
-// - What is read together may be of different times: of another thread's add some numbers may be new and others old,
-// and
-//   there is no order between numbers.
+// - What is read together may be of different times: of another thread's add some numbers may be new and others old.
+//   There is no order between numbers.
 // - What was done before a thread was joined, or told by other means that synchronise, is seen whole.
 #pragma once
 
