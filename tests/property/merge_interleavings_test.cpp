@@ -27,7 +27,7 @@ namespace {
 
 using testing::doubles;
 
-constexpr std::uint64_t kRuns = testing::kRunsAreSlow ? 100 : 1000;
+constexpr std::uint64_t kRuns = testing::kRunsAreSlow ? 50 : 500;
 constexpr std::uint64_t kTests = 4;  // of so many runs each
 
 constexpr std::size_t kChildren = 4;

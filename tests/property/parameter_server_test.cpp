@@ -114,10 +114,10 @@ class WatchingRule : public UpdateRule {
 // Some of the workers pull before they push, some now and then, and some never; one more thread looks at the clocks all
 // the time. All go on until all have done what they had to, so that everybody is there for as long as is looked.
 TEST(ParameterServerProperty, ClocksAreNeverMoreThanSPlusOneApart) {
-  for (std::int64_t s = 0; s <= 3; ++s) {
-    for (const int workers : {1, 2, 3, 5}) {
+  for (const std::int64_t s : {0, 1, 3}) {
+    for (const int workers : {1, 2, 4}) {
       SCOPED_TRACE("s " + std::to_string(s) + ", workers " + std::to_string(workers));
-      const std::vector<std::int64_t> pushes(static_cast<std::size_t>(workers), 30);
+      const std::vector<std::int64_t> pushes(static_cast<std::size_t>(workers), 20);
       auto owned = std::make_unique<WatchingRule>(workers);
       const WatchingRule& rule = *owned;
       ParameterServer server(std::move(owned), workers,
@@ -129,6 +129,7 @@ TEST(ParameterServerProperty, ClocksAreNeverMoreThanSPlusOneApart) {
         while (!is_over) {
           const auto [slowest, fastest] = std::ranges::minmax(server.clocks());
           farthest = std::max(farthest, fastest - slowest);
+          std::this_thread::yield();
         }
       });
       std::vector<std::jthread> threads;
@@ -167,6 +168,7 @@ TEST(ParameterServerProperty, SeveralThreadsOfAWorkerAreOne) {
       while (!is_over) {
         const std::vector<std::int64_t> clocks = server.clocks();
         farthest = std::max(farthest, clocks[0] - clocks[1]);
+        std::this_thread::yield();
       }
     });
     std::vector<std::jthread> threads;
