@@ -1,7 +1,7 @@
 // Two threads learn one sparse model without any lock ("Hogwild"): of 20,000 features a row has ten, so that both
 // seldom change the same weight at the same time, and what is lost then does not matter.
 //
-// Reaches 97 % of 10,000 new rows; the digits behind it differ from run to run.
+// Tells 97 % of 10,000 new rows right, or more; the digits behind it differ from run to run.
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -74,5 +74,5 @@ int main() {
   }
   const double accuracy = static_cast<double>(right) / static_cast<double>(kTestRows);
   std::printf("two threads without locks tell %.1f %% of new rows right\n", 100 * accuracy);
-  return accuracy > 0.85 ? 0 : 1;
+  return accuracy >= 0.97 ? 0 : 1;
 }

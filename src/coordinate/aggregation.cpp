@@ -149,29 +149,13 @@ void order_rows(double* __restrict lower, double* __restrict upper, std::size_t 
   }
 }
 
-// Each column ascending, by Batcher's merging of odd and even (Knuth, volume 3, 5.2.2, algorithm M): what is compared
-// with what depends on the number of rows alone, so that many columns are sorted at a time.
-void sort_columns(const ChangeRows& rows) {
-  const std::size_t n = rows.updates;
-  for (std::size_t sorted = 1; sorted < n; sorted *= 2) {
-    for (std::size_t gap = sorted; gap >= 1; gap /= 2) {
-      for (std::size_t start = gap % sorted; start + gap < n; start += 2 * gap) {
-        for (std::size_t i = start; i < std::min(start + gap, n - gap); ++i) {
-          if (i / (2 * sorted) == (i + gap) / (2 * sorted))
-            order_rows(rows[i].data(), rows[i + gap].data(), rows.count);
-        }
-      }
-    }
-  }
-}
-
 // Of each number `mean(rows, merged)`, where columns are sorted.
 template <typename Mean>
 Change merge_by_coordinate(std::span<const ClientUpdate> updates, const Mean& mean) {
   Change change;
   for (const NamedArray& array : *updates.front().values) change.emplace_back(array.length());
   detail::for_each_block(updates, {}, [&](const ChangeRows& rows) {
-    sort_columns(rows);
+    detail::sort_columns(rows);
     mean(rows, std::span(change[rows.array]).subspan(rows.first, rows.count));
   });
   return change;
@@ -270,6 +254,22 @@ Change merge_by(const strategy::Bulyan& rule, std::span<const ClientUpdate> upda
 }  // namespace
 
 namespace detail {
+
+// By Batcher's merging of odd and even (Knuth, volume 3, 5.2.2, algorithm M): what is compared with what depends on the
+// number of rows alone, so that many columns are sorted at a time.
+void sort_columns(const ChangeRows& rows) {
+  const std::size_t n = rows.updates;
+  for (std::size_t sorted = 1; sorted < n; sorted *= 2) {
+    for (std::size_t gap = sorted; gap >= 1; gap /= 2) {
+      for (std::size_t start = gap % sorted; start + gap < n; start += 2 * gap) {
+        for (std::size_t i = start; i < std::min(start + gap, n - gap); ++i) {
+          if (i / (2 * sorted) == (i + gap) / (2 * sorted))
+            order_rows(rows[i].data(), rows[i + gap].data(), rows.count);
+        }
+      }
+    }
+  }
+}
 
 void read_change(const ClientUpdate& update, std::size_t array, std::size_t first, std::span<double> change) {
   const NamedArray& values = (*update.values)[array];

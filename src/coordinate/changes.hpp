@@ -42,6 +42,9 @@ struct ChangeRows {
 void for_each_block(std::span<const ClientUpdate> updates, const std::vector<bool>& is_trained,
                     const std::function<void(const ChangeRows&)>& visit);
 
+// Each column ascending.
+void sort_columns(const ChangeRows& rows);
+
 // UsageErrors where an update is not of this layout, `is_trained` not of as many arrays, or a discount none.
 void refuse_other_layout(const ClientUpdate& update, std::span<const ParameterLayout> expected);
 void refuse_unless_updates_fit(std::span<const ClientUpdate> updates, const std::vector<bool>& is_trained);

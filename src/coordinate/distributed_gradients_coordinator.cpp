@@ -19,6 +19,7 @@ struct DistributedGradientsCoordinator::Parts {
         applier(std::make_shared<detail::GradientApplier>(std::move(rule), its.mode, its.staleness)),
         thread({.capacity = its.capacity,
                 .noun = "sets of gradients",
+                .deadline = its.deadline,
                 .take = [applier = applier](detail::GoodGradients& gradients,
                                             std::int64_t&) { applier->apply(gradients); },
                 .merge = its.when_full == WhenFull::merge ? detail::merge_gradients : nullptr}) {

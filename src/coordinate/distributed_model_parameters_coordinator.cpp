@@ -3,46 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
 #include <tutti/base/parameter_layouts.hpp>
-#include <tutti/coordinate/aggregation.hpp>
-#include <tutti/coordinate/outer_optimizer.hpp>
 #include <tutti/coordinate/update_check.hpp>
 
+#include "child_merge.hpp"
 #include "update_thread.hpp"
 
 namespace tutti {
 namespace {
 
-struct ChildParameters {
-  std::shared_ptr<const ParameterSet> values;
-  ChildUpdate update;
-};
-
-// Sums of fewer than 1e108 of them are no infinity, and neither are products with any number of a float32.
 constexpr double kMostWeight = 1e200;
-
-// The change of the main model by which it becomes what the merger makes of the sets.
-Change merged_change(const Merger& merger, const std::vector<ChildParameters>& sets, const ParameterSet& main) {
-  std::vector<ClientUpdate> updates;
-  for (const ChildParameters& its : sets)
-    updates.push_back({.client = its.update.child, .values = its.values.get(), .base = &main});
-  if (std::holds_alternative<MedianOfChildren>(merger)) return aggregate(strategy::Median{}, updates);
-  if (std::holds_alternative<WeightedAverage>(merger)) {
-    for (std::size_t i = 0; i < sets.size(); ++i) updates[i].weight = sets[i].update.weight;
-  }
-  return aggregate(strategy::FedAvg{}, updates);
-}
-
-const ChildParameters& best_of(const std::vector<ChildParameters>& sets) {
-  return *std::ranges::min_element(
-      sets, {}, [](const ChildParameters& its) { return std::tuple(-its.update.score, its.update.child); });
-}
 
 }  // namespace
 
@@ -53,9 +28,9 @@ struct DistributedModelParametersCoordinator::Parts {
     explicit Merging(const ParametersCoordinatorOptions& its) : options(its) {}
 
     // On the coordinator's thread. How many are merged, or lost with what fails.
-    void take(ChildParameters& its, std::int64_t& settled) {
+    void take(detail::ChildParameters& its, std::int64_t& settled) {
       settled = 0;
-      std::vector<ChildParameters> full;
+      std::vector<detail::ChildParameters> full;
       {
         const std::lock_guard lock(mutex_);
         group_.push_back(std::move(its));
@@ -67,7 +42,7 @@ struct DistributedModelParametersCoordinator::Parts {
     }
 
     void merge_rest(std::int64_t& settled) {
-      std::vector<ChildParameters> rest;
+      std::vector<detail::ChildParameters> rest;
       {
         const std::lock_guard lock(mutex_);
         rest = std::exchange(group_, {});
@@ -118,37 +93,31 @@ struct DistributedModelParametersCoordinator::Parts {
       }
     }
 
-    void merge(const std::vector<ChildParameters>& group) {
-      model.change([&](ParameterSet& main, std::int64_t) {
-        if (std::holds_alternative<BestOfChildren>(options.merger))
-          main = *best_of(group).values;
-        else
-          OuterOptimizer(strategy::FedAvg{}).step(main, merged_change(options.merger, group, main));
-        if (!std::ranges::all_of(main, has_finite_numbers))
-          throw Error("what the children's parameters merge to is beyond the numbers of their type");
-      });
+    void merge(const std::vector<detail::ChildParameters>& group) {
+      model.change([&](ParameterSet& main, std::int64_t) { detail::merge_children(options.merger, group, main); });
     }
 
     mutable std::mutex mutex_;
     std::shared_ptr<const ParameterSet> layout_;
-    std::vector<ChildParameters> group_;
+    std::vector<detail::ChildParameters> group_;
   };
 
   explicit Parts(const ParametersCoordinatorOptions& options)
       : merging(std::make_shared<Merging>(options)),
-        thread(
-            {.capacity = options.capacity,
-             .noun = "sets",
-             .take = [merging = merging](ChildParameters& its, std::int64_t& settled) { merging->take(its, settled); },
-             .finish = [merging = merging](std::int64_t& settled) { merging->merge_rest(settled); },
-             .drop_kept = [merging = merging] { return merging->drop(); }}) {
+        thread({.capacity = options.capacity,
+                .noun = "sets",
+                .deadline = options.deadline,
+                .take = [merging = merging](detail::ChildParameters& its,
+                                            std::int64_t& settled) { merging->take(its, settled); },
+                .finish = [merging = merging](std::int64_t& settled) { merging->merge_rest(settled); },
+                .drop_kept = [merging = merging] { return merging->drop(); }}) {
     if (options.merge_every < 1)
       throw UsageError(fmt::format("merge_every: expected at least 1, found {}", options.merge_every));
     if (options.capacity < 1) throw UsageError("capacity: expected room for at least one set, found 0");
   }
 
   std::shared_ptr<Merging> merging;
-  detail::UpdateThread<ChildParameters> thread;
+  detail::UpdateThread<detail::ChildParameters> thread;
 };
 
 DistributedModelParametersCoordinator::DistributedModelParametersCoordinator(ParametersCoordinatorOptions options)

@@ -7,10 +7,13 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <thread>
 #include <type_traits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <tutti/base/checksum.hpp>
 #include <tutti/transport/parameter_messages.hpp>
 
 #include "gossip_neighbours.hpp"
@@ -205,6 +208,7 @@ ParameterSet Gossip::mean() {
     }
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += theirs[i];
   }
+  if (sum[0] == 0) throw Error("no replica is left, so they have no mean");
   ParameterSet mean = layout_;
   std::size_t at = 1;
   for (NamedArray& array : mean) {
@@ -259,9 +263,24 @@ Gossip::Line* Gossip::line_to(int process) const {
   return lines_.empty() ? nullptr : lines_[static_cast<std::size_t>(process)].get();
 }
 
+// What all processes have to agree on. So short that nobody waits for the other to read it.
+std::vector<std::string> Gossip::terms() const {
+  Checksum layouts;
+  for (const NamedArray& array : layout_) layouts.add(fmt::format("{} {}\n", array.name(), to_string(array.layout())));
+  return {fmt::format("replicas: {}", options_.replicas),
+          fmt::format("topology: {}", strategy::topology_name(options_.topology)),
+          fmt::format("seed: {}", options_.seed),
+          fmt::format("parameters: {} arrays of {} bytes, of names, shapes and types {}", layout_.size(),
+                      layout_.bytes(), to_hex(layouts.value()))};
+}
+
 // Everybody makes its pairs in the order of all pairs, so that no circle of processes waits for each other.
 void Gossip::connect(Transport& world) {
-  lines_.resize(static_cast<std::size_t>(options_.processes));
+  if (!lines_.empty()) throw UsageError("it is connected already");
+  if (world.size() != options_.processes || world.rank().value != options_.process)
+    throw UsageError(fmt::format("it is process {} of {}, and the world is that of rank {} of {}", options_.process,
+                                 options_.processes, world.rank().value, world.size()));
+  std::vector<std::unique_ptr<Line>> lines(static_cast<std::size_t>(options_.processes));
   for (int p = 0; p < options_.processes; ++p) {
     if (p == options_.process) continue;
     const std::array members{Rank{std::min(p, options_.process)}, Rank{std::max(p, options_.process)}};
@@ -269,11 +288,53 @@ void Gossip::connect(Transport& world) {
     line->process = p;
     line->world = world.regroup(members, Deadline::after(options_.deadline));
     line->other = Rank{1 - line->world->rank().value};
-    lines_[static_cast<std::size_t>(p)] = std::move(line);
+    lines[static_cast<std::size_t>(p)] = std::move(line);
   }
+  agree(lines);
+  lines_ = std::move(lines);
   for (const std::unique_ptr<Line>& line : lines_) {
     if (line) line->thread = std::thread([this, &its = *line] { answer_all(its); });
   }
+}
+
+// Who finds a difference goes, so that nobody compares before all have heard what all have.
+void Gossip::agree(std::span<const std::unique_ptr<Line>> lines) const {
+  const auto with_each = [&](const auto& f) {
+    for (const std::unique_ptr<Line>& line : lines) {
+      if (line) f(*line);
+    }
+  };
+  const std::vector<std::string> mine = terms();
+  const auto say = [&](Line& line, const std::string& text) {
+    line.send(kStateTag, std::as_bytes(std::span(text)), options_.deadline);
+  };
+  const auto hear = [&](Line& line) {
+    return receive_text(*line.world, line.other, kStateTag, Deadline::after(options_.deadline));
+  };
+  with_each([&](Line& line) { say(line, fmt::format("{}\n", fmt::join(mine, "\n"))); });
+  std::string difference;
+  with_each([&](Line& line) {
+    std::istringstream theirs(hear(line));
+    for (const std::string& its : mine) {
+      std::string other;
+      std::getline(theirs, other);
+      if (other != its && difference.empty())
+        difference =
+            fmt::format("process {} has {}, and process {} has {}", options_.process, its, line.process, other);
+    }
+  });
+  // Who does not answer has heard all and is gone, or has died: then its line says so soon enough.
+  const auto try_each = [&](const auto& f) {
+    with_each([&](Line& line) {
+      try {
+        f(line);
+      } catch (const PeerError&) {
+      }
+    });
+  };
+  try_each([&](Line& line) { say(line, "heard"); });
+  try_each([&](Line& line) { (void)hear(line); });
+  if (!difference.empty()) throw Error("gossip needs the same on all processes: " + difference);
 }
 
 std::shared_ptr<Transport> Gossip::pair(int process) const {
@@ -314,6 +375,14 @@ bool Gossip::answer(Line& line, std::vector<std::byte>& message) {
   std::memcpy(&head, message.data(), sizeof head);
   if (head.word == GossipWord::meet && message.size() != sizeof head + seats_->bytes())
     throw Error("parameters came that are not of this model: the processes have different ones");
+  const auto refuse_beyond = [&](const char* what, std::int64_t number, std::int64_t count) {
+    if (number < 0 || number >= count)
+      throw Error(fmt::format("process {} speaks of {} {}: there are {}", line.process, what, number, count));
+  };
+  if (head.word == GossipWord::meet || head.word == GossipWord::lost)
+    refuse_beyond("replica", head.one, options_.replicas);
+  if (head.word == GossipWord::meet) refuse_beyond("replica", head.other, options_.replicas);
+  if (head.word == GossipWord::cut_off) refuse_beyond("process", head.one, options_.processes);
   const auto one = static_cast<int>(head.one);
   switch (head.word) {
     case GossipWord::meet: {
@@ -350,7 +419,7 @@ bool Gossip::answer(Line& line, std::vector<std::byte>& message) {
     case GossipWord::cut_off: note_cut(line.process, one); return true;
     case GossipWord::goodbye: return false;
   }
-  return false;
+  throw Error("what came was no question of gossip");
 }
 
 void Gossip::tell(Line& line, const Head& head) {

@@ -190,11 +190,23 @@ void GossipSeats::save(ParameterSet& arrays, int replica) const {
 void GossipSeats::restore(const ParameterSet& arrays, int replica) {
   Seat& seat = at(replica);
   const std::lock_guard lock(seat.mutex);
-  const NamedArray* meetings = arrays.find(worker_prefix(replica) + "meetings");
-  const bool was_there = meetings != nullptr;
-  copy_named(arrays, seat.parameters, was_there ? replica_prefix(replica) : "");
+  const std::string name = worker_prefix(replica) + "meetings";
+  const NamedArray* saved = arrays.find(name);
+  const bool was_there = saved != nullptr;
+  std::int64_t meetings = 0;
+  if (was_there) {
+    const std::span<const std::int64_t> numbers = saved->values<std::int64_t>();
+    if (numbers.size() != 1 || numbers[0] < 0)
+      throw UsageError(fmt::format("\"{}\": expected one number from 0 on", name));
+    meetings = numbers[0];
+  }
+  ParameterSet parameters = seat.parameters;
+  copy_named(arrays, parameters, was_there ? replica_prefix(replica) : "");
+  if (const auto astray = std::ranges::find_if_not(parameters, has_finite_numbers); astray != parameters.end())
+    throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", astray->name()));
   seat.rule->restore(arrays, worker_prefix(was_there ? replica : 0));
-  seat.meetings = was_there ? meetings->values<std::int64_t>()[0] : 0;
+  seat.parameters = std::move(parameters);
+  seat.meetings = meetings;
 }
 
 }  // namespace tutti::detail

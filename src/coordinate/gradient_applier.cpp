@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -71,17 +72,26 @@ bool adds_up(const ParameterSet& one, double share, const ParameterSet& other, d
   return true;
 }
 
-std::int64_t oldest_of(const std::vector<std::int64_t>& versions) {
-  std::int64_t oldest = GoodGradients::kNoVersion;
-  for (const std::int64_t version : versions) {
-    if (version != GoodGradients::kNoVersion && (oldest == GoodGradients::kNoVersion || version < oldest))
-      oldest = version;
-  }
-  return oldest;
+std::int64_t oldest_of(const GoodGradients& gradients) {
+  const auto oldest = gradients.versions.upper_bound(GoodGradients::kNoVersion);
+  return oldest == gradients.versions.end() ? GoodGradients::kNoVersion : oldest->first;
 }
 
 std::int64_t staleness_of(std::int64_t version, std::int64_t now) {
   return version == GoodGradients::kNoVersion ? 0 : std::max<std::int64_t>(0, now - version);
+}
+
+// A copy in the order of the model, where names, shapes and types are its.
+std::shared_ptr<const ParameterSet> in_order_of(const ParameterSet& expected, const ParameterSet& found) {
+  const auto is_there = [&](const NamedArray& its) {
+    const NamedArray* array = found.find(its.name());
+    return array != nullptr && array->layout() == its.layout();
+  };
+  if (found.size() != expected.size() || !std::ranges::all_of(expected, is_there))
+    throw UsageError(fmt::format("these gradients are not of this model: {}", expected.layout_difference(found)));
+  ParameterSet set;
+  for (const NamedArray& its : expected) set.add(its.layout(), found.at(its.name()).bytes());
+  return std::make_shared<const ParameterSet>(std::move(set));
 }
 
 void refuse_no_factor(const char* name, double factor) {
@@ -92,8 +102,6 @@ void refuse_no_factor(const char* name, double factor) {
 }  // namespace
 
 void merge_gradients(GoodGradients& newest, const GoodGradients& added) {
-  std::vector<std::int64_t> versions = newest.versions;
-  versions.insert(versions.end(), added.versions.begin(), added.versions.end());
   const bool count_alike = newest.weight == added.weight && newest.rate_factor == added.rate_factor;
   const double rate = std::max(newest.rate_factor, added.rate_factor);
   const auto share = [&](const GoodGradients& its) {
@@ -110,6 +118,7 @@ void merge_gradients(GoodGradients& newest, const GoodGradients& added) {
     newest.own = std::make_shared<ParameterSet>(*newest.values);
     newest.values = newest.own;
   }
+  std::map<std::int64_t, std::int64_t> versions = added.versions;
   // Nothing below fails.
   multiply(*newest.own, share(newest));
   add_to(*newest.own, scaled.empty() ? *added.values : scaled);
@@ -117,8 +126,9 @@ void merge_gradients(GoodGradients& newest, const GoodGradients& added) {
     newest.weight = 1;
     newest.rate_factor = rate;
   }
-  if (added.base && (!newest.base || oldest_of(added.versions) < oldest_of(newest.versions))) newest.base = added.base;
-  newest.versions = std::move(versions);
+  if (added.base && (!newest.base || oldest_of(added) < oldest_of(newest))) newest.base = added.base;
+  newest.versions.merge(versions);
+  for (const auto& [version, count] : versions) newest.versions[version] += count;  // of those that both are of
 }
 
 GradientApplier::GradientApplier(std::unique_ptr<UpdateRule> rule, GradientChangeMode mode,
@@ -165,6 +175,7 @@ void GradientApplier::set_model(std::shared_ptr<const ParameterSet> parameters) 
 
 void GradientApplier::set_rate_factor(double factor) {
   refuse_no_factor("rate_factor", factor);
+  if (layout()) rule_->check({.rate_factor = factor});
   rate_factor_ = factor;
 }
 
@@ -172,11 +183,14 @@ GoodGradients GradientApplier::good(std::shared_ptr<const ParameterSet> gradient
   if (!gradients) throw UsageError("expected gradients, found none");
   const std::shared_ptr<const ParameterSet> expected = layout();
   if (!expected) throw UsageError("there are no parameters yet that gradients could change");
-  if (const std::string difference = expected->layout_difference(*gradients); !difference.empty())
-    throw UsageError(fmt::format("these gradients are not of this model: {}", difference));
+  if (!expected->same_layout(*gradients)) gradients = in_order_of(*expected, *gradients);
   if (!std::isfinite(origin.weight))
     throw UsageError(fmt::format("expected a weight that is finite, found {}", origin.weight));
   refuse_no_factor("rate_factor", origin.rate_factor);
+  if (const double most = largest_factor(*expected); std::abs(origin.weight) > most)
+    throw UsageError(
+        fmt::format("expected a weight up to {:.3g}, as numbers of this model go, found {}", most, origin.weight));
+  rule_->check({.gradient_scale = origin.weight, .rate_factor = rate_factor_ * origin.rate_factor});
   if (origin.base.version < 0)
     throw UsageError(fmt::format("expected a version from 0 on, found {}", origin.base.version));
   if (origin.base.parameters && !expected->same_layout(*origin.base.parameters))
@@ -188,27 +202,35 @@ GoodGradients GradientApplier::good(std::shared_ptr<const ParameterSet> gradient
   return {.values = std::move(gradients),
           .weight = origin.weight,
           .rate_factor = origin.rate_factor,
-          .versions = {origin.base.parameters ? origin.base.version : GoodGradients::kNoVersion},
+          .versions = {{origin.base.parameters ? origin.base.version : GoodGradients::kNoVersion, 1}},
           .base = options_.delay_compensation > 0 ? origin.base.parameters : nullptr};
 }
 
-// g + lambda g g (now - base), in the type of each array.
+// g + lambda g g (now - base), in the type of each array, halves in float.
 const ParameterSet& GradientApplier::compensated(const ParameterSet& gradients, const ParameterSet& now,
                                                  const ParameterSet& base, double lambda) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     dispatch(gradients[i].type(), [&]<typename T>(std::type_identity<T>) {
-      if constexpr (std::is_floating_point_v<T>) {
+      if constexpr (std::is_integral_v<T>) {
+        std::ranges::copy(gradients[i].bytes(), compensated_[i].bytes().begin());
+      } else {
         const std::span<const T> g = gradients[i].values<T>();
         const std::span<const T> to = now[i].values<T>();
         const std::span<const T> from = base[i].values<T>();
         const std::span<T> result = compensated_[i].values<T>();
-        const T factor = static_cast<T>(lambda);
-        for (std::size_t j = 0; j < g.size(); ++j) result[j] = g[j] + factor * g[j] * g[j] * (to[j] - from[j]);
+        if constexpr (std::is_floating_point_v<T>) {
+          const T factor = static_cast<T>(lambda);
+          for (std::size_t j = 0; j < g.size(); ++j) result[j] = g[j] + factor * g[j] * g[j] * (to[j] - from[j]);
+        } else {
+          const auto factor = static_cast<float>(lambda);
+          for (std::size_t j = 0; j < g.size(); ++j) {
+            const float its = g[j].to_float();
+            result[j] = T::from_float(its + factor * its * its * (to[j].to_float() - from[j].to_float()));
+          }
+        }
         if (!has_finite_numbers(compensated_[i]))
           throw Error(fmt::format("\"{}\": the delay compensation makes gradients that are infinite or not a number",
                                   compensated_[i].name()));
-      } else {
-        std::ranges::copy(gradients[i].bytes(), compensated_[i].bytes().begin());
       }
     });
   }
@@ -219,7 +241,7 @@ std::int64_t GradientApplier::apply(const GoodGradients& gradients) {
   std::int64_t before = 0;
   const auto f = [&](ParameterSet& parameters, std::int64_t version) {
     before = version;
-    const std::int64_t staleness = staleness_of(oldest_of(gradients.versions), version);
+    const std::int64_t staleness = staleness_of(oldest_of(gradients), version);
     const double direction = mode_ == GradientChangeMode::ascent ? -1 : 1;
     const UpdateStep step{.gradient_scale = direction * gradients.weight,
                           .rate_factor = rate_factor_ * gradients.rate_factor *
@@ -235,7 +257,7 @@ std::int64_t GradientApplier::apply(const GoodGradients& gradients) {
   };
   const std::int64_t version = model_.change(f, rule_->never_fails());
   const std::lock_guard lock(mutex_);
-  for (const std::int64_t its : gradients.versions) ++staleness_[staleness_of(its, before)];
+  for (const auto& [its, count] : gradients.versions) staleness_[staleness_of(its, before)] += count;
   return version;
 }
 

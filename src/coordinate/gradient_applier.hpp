@@ -3,10 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include <tutti/coordinate/gradient_updates.hpp>
 #include <tutti/coordinate/main_model.hpp>
@@ -20,10 +20,9 @@ struct GoodGradients {
   std::shared_ptr<const ParameterSet> values = {};
   double weight = 1;
   double rate_factor = 1;
-  std::vector<std::int64_t> versions = {};        // that they are of, one for each set that was merged into them, or
-                                                  // kNoVersion
-  std::shared_ptr<const ParameterSet> base = {};  // the oldest of these, for a compensation
-  std::shared_ptr<ParameterSet> own = {};         // the values, where they are nobody else's and may be changed
+  std::map<std::int64_t, std::int64_t> versions = {};  // how many sets are of each, or of kNoVersion
+  std::shared_ptr<const ParameterSet> base = {};       // the oldest of these, for a compensation
+  std::shared_ptr<ParameterSet> own = {};              // the values, where they are nobody else's and may be changed
 
   static constexpr std::int64_t kNoVersion = -1;  // of nothing in particular
 };

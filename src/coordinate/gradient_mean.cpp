@@ -55,7 +55,7 @@ std::optional<GoodGradients> GradientMean::of(std::vector<GoodGradients> gradien
     shares.push_back(its.weight / most);
     total += shares.back();
     mean.rate_factor = std::max(mean.rate_factor, its.rate_factor);
-    mean.versions.insert(mean.versions.end(), its.versions.begin(), its.versions.end());
+    for (const auto& [version, count] : its.versions) mean.versions[version] += count;
   }
   mean.weight = 1 / total;
   if (gradients.size() == 1) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
@@ -16,6 +15,8 @@
 #include <fmt/format.h>
 #include <tutti/base/error.hpp>
 
+#include "rounding.hpp"
+
 namespace tutti {
 
 using strategy::FederatedAggregation;
@@ -23,16 +24,6 @@ using strategy::FederatedAggregation;
 namespace {
 
 // --- numbers ---
-
-// To float, so that what is rounded again to half as many bits is rounded as if it were once: towards zero, and odd
-// where that is not exact.
-float rounded_to_odd(double value) {
-  const auto nearest = static_cast<float>(value);
-  if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
-  const auto bits = std::bit_cast<std::uint32_t>(nearest);
-  const bool is_too_far = std::abs(static_cast<double>(nearest)) > std::abs(value);
-  return std::bit_cast<float>((is_too_far ? bits - 1 : bits) | 1u);
-}
 
 // value + step; after a step of 0 what it was, to the bit, be it infinite. Integers take the integer nearest to the
 // step, of halves the one farther from 0, and end where their type does: the sum of a large one is not rounded.
@@ -49,10 +40,10 @@ T stepped(T value, double step) {
       return whole < 0 ? kMin : kMax;
     return sum;
   } else if constexpr (std::floating_point<T>) {
-    const auto sum = static_cast<T>(static_cast<double>(value) + step);
+    const auto sum = detail::rounded<T>(static_cast<double>(value) + step);
     return step == 0 ? value : sum;
   } else {
-    return step == 0 ? value : T::from_float(rounded_to_odd(static_cast<double>(value.to_float()) + step));
+    return step == 0 ? value : detail::rounded<T>(static_cast<double>(value.to_float()) + step);
   }
 }
 

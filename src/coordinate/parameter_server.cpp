@@ -67,14 +67,7 @@ class ParameterServer::Inside {
     detail::GoodGradients gradients = applier.good(std::move(values), origin);
     if (is_synchronous() && gradients.weight < 0)
       throw UsageError(fmt::format("expected a weight from 0 on, found {}", gradients.weight));
-    if (!is_synchronous()) {
-      const std::lock_guard turn(turns_);
-      applier.apply(gradients);
-      lock.lock();
-      ++at(worker).clock;
-      changed_.notify_all();
-      return;
-    }
+    if (!is_synchronous()) return push_now(lock, worker, gradients);
     lock.lock();
     wait_until_free(lock, worker);
     Worker& its = at(worker);
@@ -175,6 +168,7 @@ class ParameterServer::Inside {
 
   struct Worker {
     std::int64_t clock = 0;
+    std::int64_t next_clocks = 0;  // pushes that are being applied, each a clock more where the rule does not throw
     bool is_there = true;
     bool was_silent = false;  // which is why it is not there
     int calls = 0;            // that it is within
@@ -205,6 +199,27 @@ class ParameterServer::Inside {
 
   bool is_synchronous() const { return options.consistency == Consistency::synchronous; }
 
+  // Gradients change the model at once: where staleness is bounded, once the worker is not too far ahead.
+  void push_now(std::unique_lock<std::mutex>& lock, int worker, const detail::GoodGradients& gradients) {
+    lock.lock();
+    wait_until_free(lock, worker);
+    Worker& its = at(worker);
+    ++its.next_clocks;
+    lock.unlock();
+    const std::lock_guard turn(turns_);
+    std::exception_ptr failed;
+    try {
+      applier.apply(gradients);
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    lock.lock();  // before it is anybody's turn: a checkpoint has the clocks of its model
+    --its.next_clocks;
+    if (!failed) ++its.clock;
+    changed_.notify_all();
+    if (failed) std::rethrow_exception(failed);
+  }
+
   // --- with the lock held ---
 
   Worker& at(int worker) {
@@ -232,10 +247,14 @@ class ParameterServer::Inside {
     return slowest;
   }
 
+  bool is_too_far_ahead(const Worker& worker, const Worker& other) const {
+    return worker.clock + worker.next_clocks - other.clock > options.max_staleness;
+  }
+
   bool is_free(const Worker& worker) const {
     switch (options.consistency) {
       case Consistency::synchronous: return !worker.is_in_round;
-      case Consistency::bounded_staleness: return worker.clock - slowest_there()->clock <= options.max_staleness;
+      case Consistency::bounded_staleness: return !is_too_far_ahead(worker, *slowest_there());
       default: return true;
     }
   }
@@ -244,7 +263,7 @@ class ParameterServer::Inside {
   bool holds_back(const Worker& other, const Worker& worker) const {
     if (!other.is_there || &other == &worker) return false;
     if (is_synchronous()) return !is_applying_ && !other.pending;
-    return worker.clock - other.clock > options.max_staleness;
+    return is_too_far_ahead(worker, other);
   }
 
   // Those that hold it back leave where they were silent for too long. Returns how long the next one may still be.

@@ -56,6 +56,9 @@ void SharedParameters::add(const ParameterSet& deltas, double factor) const {
   refuse_other_layout(parameters_, deltas);
   refuse_bad_numbers(deltas);
   if (!std::isfinite(factor)) throw UsageError(fmt::format("expected a factor that is finite, found {}", factor));
+  if (const double most = detail::largest_factor(parameters_); std::abs(factor) > most)
+    throw UsageError(
+        fmt::format("expected a factor up to {:.3g}, as numbers of these types go, found {}", most, factor));
   for (std::size_t i = 0; i < deltas.size(); ++i) {
     dispatch(deltas[i].type(), [&]<typename T>(std::type_identity<T>) {
       const SharedArray<T> to = array<T>(i);

@@ -31,7 +31,8 @@ class UpdateThread {
  public:
   struct Options {
     std::size_t capacity = 64;
-    std::string noun = "updates";  // for messages
+    std::string noun = "updates";          // for messages
+    Duration deadline = kDefaultDeadline;  // of the destructor
     // On the thread. `settled` is how many of those that were added this one stands for, and becomes how many are
     // through with it: none, where it is kept for later. Where it throws the run ends, and as many are gone.
     std::function<void(Update& update, std::int64_t& settled)> take = {};
@@ -48,15 +49,15 @@ class UpdateThread {
   UpdateThread(const UpdateThread&) = delete;
   UpdateThread& operator=(const UpdateThread&) = delete;
 
-  // What is being taken is taken; what waits is dropped, and who waits for room gets an Error. A thread that hangs is
-  // left to itself.
+  // What is being taken is taken; what waits is dropped, which the run ends with, and who waits for room gets an Error.
+  // A thread that hangs for longer than the deadline is left to itself.
   ~UpdateThread() {
     std::unique_lock lock(shared_->mutex);
     Shared& its = *shared_;
     its.is_ending = true;
     its.has_work.notify_all();
     its.has_room.notify_all();
-    const Deadline deadline = Deadline::after(kDefaultDeadline);
+    const Deadline deadline = Deadline::after(its.options.deadline);
     const bool has_ended = wait(its.is_quiet, lock, deadline, [&] { return !its.is_running(); });
     wait(its.is_quiet, lock, deadline, [&] { return its.senders == 0; });
     lock.unlock();
@@ -220,9 +221,16 @@ class UpdateThread {
           failed = take_next(lock);
         }
       }
-      run->end(failed);
+      run->end(failed ? failed : dropped());
       is_quiet.notify_all();
       has_room.notify_all();  // who waits for room is told
+    }
+
+    // With the mutex held: what a run ends with that nobody has stopped, where something was left.
+    std::exception_ptr dropped() const {
+      if (!is_ending || added == settled) return nullptr;
+      return std::make_exception_ptr(Error(
+          fmt::format("the coordinator came to its end before {} {} were through", added - settled, options.noun)));
     }
 
     std::exception_ptr finish(std::unique_lock<std::mutex>& lock) {

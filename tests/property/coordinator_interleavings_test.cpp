@@ -3,38 +3,27 @@
 // that the model tells how often each of them was applied.
 #include <array>
 #include <atomic>
-#include <barrier>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <tutti/base/error.hpp>
 #include <tutti/base/random.hpp>
 #include <tutti/coordinate/distributed_gradients_coordinator.hpp>
 
+#include "support/interleavings.hpp"
+
 namespace tutti {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kRuns = 500;
-#else
-constexpr std::uint64_t kRuns = 10'000;
-#endif
+constexpr std::uint64_t kRuns = testing::kRunsAreSlow ? 500 : 10'000;
 constexpr std::uint64_t kTests = 10;  // of so many runs each
-
-// TUTTI_INTERLEAVINGS asks for others: there is a long test of all under the thread sanitizer, too.
-std::uint64_t runs_of_a_test() {
-  const char* asked = std::getenv("TUTTI_INTERLEAVINGS");
-  return asked == nullptr ? kRuns : std::stoull(asked);
-}
 
 constexpr std::size_t kProducers = 4;
 constexpr std::size_t kMostUpdates = 6;  // of each producer: 24 powers of four, all exact in a double
@@ -72,9 +61,16 @@ struct Run {
         in_place(draws.below(2) == 0),
         throws_in(draws.below(4) == 0 ? 6 : 0),
         options{.capacity = 1 + draws.below(4), .when_full = static_cast<WhenFull>(draws.below(3))},
-        coordinator(std::make_unique<Adding>(in_place), options) {
+        coordinator(std::make_unique<Adding>(in_place), options),
+        producing(producers) {
     if (options.when_full == WhenFull::merge) throws_in = 0;  // what is merged is lost together: nobody could tell what
     coordinator.set_model_parameters(model_of(0, 0, 0));
+  }
+
+  std::string verdict();
+  std::string describe() const {
+    return std::to_string(producers) + " producers, capacity " + std::to_string(options.capacity) + ", when_full " +
+           std::to_string(static_cast<int>(options.when_full));
   }
 
   std::uint64_t producers;
@@ -82,23 +78,13 @@ struct Run {
   std::uint64_t throws_in;  // one of so many; none, where 0
   GradientsCoordinatorOptions options;
   DistributedGradientsCoordinator coordinator;
-  std::atomic<std::uint64_t> producing = 0;
+  std::atomic<std::uint64_t> producing;
   std::atomic<std::int64_t> cleared = 0;
   // By update: whether it was taken, and whether it throws.
   std::array<std::array<bool, kMostUpdates>, kProducers> was_taken = {};
   std::array<std::array<bool, kMostUpdates>, kProducers> throws = {};
-  std::array<std::string, kProducers> complaints = {};
+  std::array<std::string, kProducers + 1> complaints = {};
 };
-
-void dawdle(RandomStream& draws) {
-  switch (draws.below(4)) {
-    case 0: std::this_thread::yield(); break;
-    case 1:
-      for (std::uint64_t i = draws.below(200); i > 0; --i) std::atomic_signal_fence(std::memory_order_seq_cst);
-      break;
-    default: break;
-  }
-}
 
 std::optional<CoordinatorRun> start(Run& run) {
   try {
@@ -136,7 +122,7 @@ void produce(Run& run, std::size_t producer, RandomStream& draws) {
     run.throws[producer][i] = throws;
     const double power = static_cast<double>(std::uint64_t{1} << (2 * (producer * kMostUpdates + i)));
     const auto gradients = std::make_shared<const ParameterSet>(model_of(power, 1, throws ? kThrows : 0));
-    dawdle(draws);
+    testing::dawdle(draws);
     for (int attempt = 0; !run.was_taken[producer][i]; ++attempt) {
       try {
         run.coordinator.add_gradients(gradients);
@@ -159,13 +145,13 @@ void produce(Run& run, std::size_t producer, RandomStream& draws) {
   --run.producing;
 }
 
-void control(Run& run, RandomStream& draws, std::string& complaint) {
+void control(Run& run, RandomStream& draws) {
   for (std::uint64_t actions = draws.below(4); actions > 0; --actions) {
-    dawdle(draws);
+    testing::dawdle(draws);
     switch (draws.below(6)) {
       case 0: stop(run); break;
       case 1: run.cleared += static_cast<std::int64_t>(run.coordinator.clear_gradients()); break;
-      case 2: look(run, complaint); break;
+      case 2: look(run, run.complaints[kProducers]); break;
       default: start(run); break;
     }
   }
@@ -176,14 +162,15 @@ void control(Run& run, RandomStream& draws, std::string& complaint) {
 }
 
 // What is wrong with it, in the end.
-std::string verdict(Run& run, std::string complaint) {
+std::string Run::verdict() {
+  Run& run = *this;
   for (int starts = 0; run.coordinator.pending() > 0; ++starts) {
     if (starts > 100) return "what is pending is never applied";
     start(run);
     stop(run);
   }
   stop(run);
-  if (!complaint.empty()) return complaint;
+  if (!run.complaints[kProducers].empty()) return run.complaints[kProducers];
   std::int64_t taken = 0;
   std::int64_t applied = 0;
   auto rest = static_cast<std::uint64_t>(number(*run.coordinator.snapshot().parameters, 0));
@@ -207,36 +194,12 @@ std::string verdict(Run& run, std::string complaint) {
 }
 
 void keeps_every_update(std::uint64_t seed) {
-  std::unique_ptr<Run> run;
-  std::atomic<bool> is_over = false;
-  std::barrier turns(kProducers + 1);
-  std::vector<std::jthread> producers;
-  for (std::size_t producer = 0; producer < kProducers; ++producer) {
-    producers.emplace_back([&, producer] {
-      for (std::uint64_t number = 0;; ++number) {
-        turns.arrive_and_wait();
-        if (is_over) return;
-        RandomStream draws({seed, number, producer});
-        if (producer < run->producers) produce(*run, producer, draws);
-        turns.arrive_and_wait();
-      }
-    });
-  }
-  for (std::uint64_t number = 0; number < runs_of_a_test(); ++number) {
-    RandomStream draws({seed, number, kProducers});
-    run = std::make_unique<Run>(draws);
-    run->producing = run->producers;
-    turns.arrive_and_wait();
-    std::string complaint;
-    control(*run, draws, complaint);
-    turns.arrive_and_wait();
-    const std::string what = verdict(*run, complaint);
-    EXPECT_EQ(what, "") << "seed " << seed << ", run " << number << ": " << run->producers << " producers, capacity "
-                        << run->options.capacity << ", when_full " << static_cast<int>(run->options.when_full);
-    if (!what.empty()) break;
-  }
-  is_over = true;
-  turns.arrive_and_wait();
+  testing::run_interleavings<Run>(
+      seed, {.threads = kProducers, .runs = kRuns},
+      [](Run& run, std::size_t producer, RandomStream& draws) {
+        if (producer < run.producers) produce(run, producer, draws);
+      },
+      control);
 }
 
 class CoordinatorInterleavings : public ::testing::TestWithParam<std::uint64_t> {};

@@ -3,6 +3,7 @@
 #include <tutti/coordinate/gossip.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -391,6 +392,119 @@ TEST_P(GossipTest, GoesOnOnOtherProcesses) {
       gossip.finish();
     });
   }
+}
+
+TEST_P(GossipTest, RefusesProcessesThatHaveOtherOptions) {
+  struct Other {
+    std::function<void(GossipOptions&)> change;
+    std::string named;
+  };
+  const std::vector<Other> others = {
+      {[](GossipOptions& its) { its.replicas = 12; }, "process 1 has replicas: 12"},
+      {[](GossipOptions& its) { its.topology = Topology::torus; }, "process 1 has topology: torus"},
+      {[](GossipOptions& its) { its.seed = 4; }, "process 1 has seed: 4"}};
+  for (const Other& other : others) {
+    testing::run_world(GetParam(), 3, [&](Communicator& world) {
+      GossipOptions options = options_of(Topology::ring, 6, world);
+      if (world.rank() == Rank{1}) other.change(options);
+      Gossip gossip(zeros(), options);
+      const std::string why = testing::error_of([&] { gossip.connect(world.transport()); });
+      EXPECT_THAT(why, HasSubstr("gossip needs the same on all processes"));
+      EXPECT_THAT(why, HasSubstr(other.named));
+    });
+  }
+  testing::run_world(GetParam(), 2, [&](Communicator& world) {
+    ParameterSet set = zeros();
+    if (world.rank() == Rank{1}) set.add({.name = "more", .shape = {2}});
+    Gossip gossip(set, options_of(Topology::ring, 2, world));
+    const std::string why = testing::error_of([&] { gossip.connect(world.transport()); });
+    EXPECT_THAT(why, HasSubstr("parameters: 3 arrays of 6044 bytes"));
+    EXPECT_THAT(why, HasSubstr("parameters: 4 arrays of 6052 bytes"));
+  });
+}
+
+TEST_P(GossipTest, ConnectsOnce) {
+  testing::run_world(GetParam(), 2, [&](Communicator& world) {
+    GossipOptions options = options_of(Topology::ring, 2, world);
+    Gossip gossip(zeros(), options);
+    gossip.connect(world.transport());
+    EXPECT_EQ(testing::usage_error([&] { gossip.connect(world.transport()); }), "it is connected already");
+    barrier(world);
+    gossip.finish();
+    options.process = 1 - options.process;
+    Gossip misplaced(zeros(), options);
+    EXPECT_EQ(testing::usage_error([&] { misplaced.connect(world.transport()); }),
+              "it is process " + std::to_string(options.process) + " of 2, and the world is that of rank " +
+                  std::to_string(world.rank().value) + " of 2");
+  });
+}
+
+// As if another program spoke there: the process that hears it fails, and touches nothing.
+TEST_P(GossipTest, RefusesMessagesOfReplicasThatAreNot) {
+  constexpr std::int64_t kLost = 2;
+  constexpr std::uint64_t kFirstGossipTag = kFirstInternalTag + (std::uint64_t{3} << 61);
+  for (const std::int64_t replica : {std::int64_t{-1}, std::int64_t{4}, std::int64_t{1} << 40}) {
+    testing::run_world(GetParam(), 2, [&](Communicator& world) {
+      Gossip gossip(zeros(), options_of(Topology::ring, 4, world));
+      gossip.connect(world.transport());
+      if (world.rank() == Rank{0}) {
+        const std::array<std::int64_t, 3> head = {kLost, replica, 0};
+        send(*gossip.pair(1), Rank{1}, Tag{kFirstGossipTag}, std::as_bytes(std::span(head)), Deadline::after(10s));
+      } else {
+        std::string why;
+        EXPECT_TRUE(eventually([&] {
+          why = testing::error_of([&] { gossip.meet(2); });
+          return why != "(no error)";
+        }));
+        EXPECT_EQ(why, "process 0 speaks of replica " + std::to_string(replica) + ": there are 4");
+      }
+      barrier(world);
+    });
+  }
+}
+
+TEST(Gossip, HasNoMeanWhereNobodyIsLeft) {
+  Gossip gossip(zeros(), {.replicas = 2, .make_rule = [] { return make_update_rule(Sgd{}); }});
+  gossip.lose(0);
+  EXPECT_EQ(gossip.mean(), zeros());
+  gossip.lose(1);
+  EXPECT_EQ(testing::error_of([&] { (void)gossip.mean(); }), "no replica is left, so they have no mean");
+}
+
+TEST(Gossip, IsNotTouchedByACheckpointOfSomethingElse) {
+  const auto made_by = [](const OptimizerRule& rule) {
+    return std::make_unique<Gossip>(zeros(), GossipOptions{.make_rule = [rule] { return make_update_rule(rule); }});
+  };
+  const auto gossip = made_by(Sgd{.lr = 1, .momentum = 0.5});
+  give_all(*gossip, 1);
+  ParameterSet before;
+  gossip->save(before);
+  const auto refused = [&](const ParameterSet& arrays) {
+    const std::string why = testing::usage_error([&] { gossip->restore(arrays); });
+    ParameterSet after;
+    gossip->save(after);
+    EXPECT_TRUE(after == before) << why;
+    return why;
+  };
+  const auto with = [&](const std::string& name, std::vector<std::int64_t> numbers) {
+    ParameterSet arrays;
+    for (const NamedArray& array : before) {
+      if (array.name() != name) arrays.add(array.layout(), array.bytes());
+    }
+    arrays.add(name, {static_cast<std::int64_t>(numbers.size())}, numbers);
+    return arrays;
+  };
+  const std::string meetings = "worker/0/meetings";
+  for (const std::vector<std::int64_t>& bad : {std::vector<std::int64_t>{}, {1, 2}, {-1}})
+    EXPECT_EQ(refused(with(meetings, bad)), "\"worker/0/meetings\": expected one number from 0 on");
+  ParameterSet others;
+  const auto another = made_by(Adam{});
+  give_all(*another, 2);
+  another->save(others);
+  EXPECT_EQ(refused(others), "the checkpoint is of adam, and the rule is sgd with momentum");
+  ParameterSet astray = before;
+  astray.at("replica/0/odd").values<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(refused(astray), "\"odd\" has numbers that are infinite or not a number");
 }
 
 TEST(Gossip, RefusesWhatCannotMeet) {

@@ -93,6 +93,105 @@ TEST(ParameterServerProperty, NobodyIsMoreThanSClocksAhead) {
   }
 }
 
+// Counts the clocks of workers, which the first number of gradients names, and how many somebody was ahead of the
+// slowest when its gradients began to change the model.
+class WatchingRule : public UpdateRule {
+ public:
+  explicit WatchingRule(int workers) : clocks_(static_cast<std::size_t>(workers)) {}
+
+  void apply(ParameterSet&, const ParameterSet& gradients, const UpdateStep&) override {
+    std::int64_t& its = clocks_[static_cast<std::size_t>(gradients[0].values<double>()[0])];
+    most_ahead = std::max(most_ahead, its - std::ranges::min(clocks_));
+    ++its;
+  }
+
+  std::int64_t most_ahead = 0;
+
+ private:
+  std::vector<std::int64_t> clocks_;
+};
+
+// Some of the workers pull before they push, some now and then, and some never; one more thread looks at the clocks all
+// the time. All go on until all have done what they had to, so that everybody is there for as long as is looked.
+TEST(ParameterServerProperty, ClocksAreNeverMoreThanSPlusOneApart) {
+  for (const std::int64_t s : {0, 1, 3}) {
+    for (const int workers : {1, 2, 4}) {
+      SCOPED_TRACE("s " + std::to_string(s) + ", workers " + std::to_string(workers));
+      const std::vector<std::int64_t> pushes(static_cast<std::size_t>(workers), 20);
+      auto owned = std::make_unique<WatchingRule>(workers);
+      const WatchingRule& rule = *owned;
+      ParameterServer server(std::move(owned), workers,
+                             {.consistency = Consistency::bounded_staleness, .max_staleness = s});
+      server.set_model_parameters(doubles({0}));
+      std::atomic<bool> is_over = false;
+      std::int64_t farthest = 0;
+      std::jthread looks([&] {
+        while (!is_over) {
+          const auto [slowest, fastest] = std::ranges::minmax(server.clocks());
+          farthest = std::max(farthest, fastest - slowest);
+          std::this_thread::yield();
+        }
+      });
+      std::vector<std::jthread> threads;
+      for (int worker = 0; worker < workers; ++worker) {
+        threads.emplace_back([&, worker] {
+          RandomStream draws(
+              {static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(workers), static_cast<std::uint64_t>(worker)});
+          const std::uint64_t pulls = draws.below(3);
+          const std::uint64_t slowness = draws.below(3) == 0 ? 20 : 2;
+          for (std::int64_t clock = 0; clock < pushes[0]; ++clock) {
+            if (pulls == 0 || (pulls == 1 && draws.below(3) == 0)) (void)server.pull(worker);
+            compute(draws, slowness);
+            server.push(worker, doubles({static_cast<double>(worker)}));
+          }
+        });
+      }
+      threads.clear();
+      is_over = true;
+      looks.join();
+      EXPECT_LE(farthest, s + 1);
+      EXPECT_LE(rule.most_ahead, s);
+      EXPECT_EQ(server.clocks(), pushes);
+    }
+  }
+}
+
+// Threads that push for one worker at the same time do not come farther together than one of them could.
+TEST(ParameterServerProperty, SeveralThreadsOfAWorkerAreOne) {
+  for (std::int64_t s = 0; s <= 2; ++s) {
+    ParameterServer server(Sgd{.lr = 1}, 2, {.consistency = Consistency::bounded_staleness, .max_staleness = s});
+    server.set_model_parameters(doubles({0}));
+    constexpr std::int64_t kEach = 20;
+    std::atomic<bool> is_over = false;
+    std::int64_t farthest = 0;
+    std::jthread looks([&] {
+      while (!is_over) {
+        const std::vector<std::int64_t> clocks = server.clocks();
+        farthest = std::max(farthest, clocks[0] - clocks[1]);
+        std::this_thread::yield();
+      }
+    });
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&] {
+        for (std::int64_t i = 0; i < kEach; ++i) server.push(0, doubles({1}));
+      });
+    }
+    threads.emplace_back([&] {
+      RandomStream draws({static_cast<std::uint64_t>(s)});
+      for (std::int64_t i = 0; i < 3 * kEach; ++i) {
+        compute(draws, 3);
+        server.push(1, doubles({1}));
+      }
+    });
+    threads.clear();
+    is_over = true;
+    looks.join();
+    EXPECT_LE(farthest, s + 1);
+    EXPECT_EQ(numbers_of(server.get_model_parameters())[0], -static_cast<double>(6 * kEach));
+  }
+}
+
 TEST(ParameterServerProperty, LosesNoneWhereItIsAsynchronous) {
   for (int workers = 1; workers <= 8; ++workers) {
     ParameterServer server(Sgd{.lr = 1}, workers);

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -218,6 +219,24 @@ TEST(DistributedGradientsCoordinator, TakesOneArrayWhereTheModelHasOne) {
             "the model has 2 arrays: expected gradients of all of them, by name");
 }
 
+TEST(DistributedGradientsCoordinator, TakesNamedGradientsInAnyOrder) {
+  const auto set = [](const std::vector<std::pair<std::string, double>>& numbers) {
+    ParameterSet its;
+    for (const auto& [name, number] : numbers) its.add(name, {1}, ConstArray(&number, 1, DataType::float64));
+    return its;
+  };
+  Coordinator coordinator(Sgd{.lr = 1});
+  coordinator.set_model_parameters(set({{"a", 10}, {"b", 20}, {"c", 30}}));
+  coordinator.add_gradients(set({{"c", 3}, {"a", 1}, {"b", 2}}));
+  coordinator.start();
+  coordinator.stop();
+  EXPECT_TRUE(coordinator.get_model_parameters() == set({{"a", 9}, {"b", 18}, {"c", 27}}));
+  for (const ParameterSet& other :
+       {set({{"c", 3}, {"a", 1}, {"d", 2}}), set({{"c", 3}, {"a", 1}}), set({{"c", 3}, {"a", 1}, {"b", 2}, {"d", 2}})})
+    EXPECT_THAT(usage_error([&] { coordinator.add_gradients(other); }),
+                HasSubstr("these gradients are not of this model"));
+}
+
 // --- the model ---
 
 TEST(DistributedGradientsCoordinator, CopiesItsModelOrHandsItOut) {
@@ -350,6 +369,49 @@ TEST(DistributedGradientsCoordinator, IsNotTouchedByGradientsThatItRefuses) {
   run.wait();
   EXPECT_THAT(numbers_of(coordinator.get_model_parameters()), ElementsAre(0, 1));
   EXPECT_EQ(coordinator.version(), 1);
+}
+
+// Finite as a double, and none that a float can be multiplied by.
+TEST(DistributedGradientsCoordinator, RefusesWeightsAndRatesBeyondTheNumbersOfTheModel) {
+  const auto floats = [] { return one_array<float>({1, 0}); };
+  for (const OptimizerRule& rule : std::vector<OptimizerRule>{Sgd{.lr = 10}, Adam{.lr = 10}, AdamW{.lr = 10}}) {
+    Coordinator coordinator(rule);
+    coordinator.set_model_parameters(floats());
+    const CoordinatorRun run = coordinator.start();
+    const auto refused = [&](const GradientOrigin& origin) {
+      return usage_error([&] { coordinator.add_gradients(floats(), origin); });
+    };
+    for (const double weight : {1e39, -1e39})
+      EXPECT_THAT(refused({.weight = weight}), HasSubstr("expected a weight up to 3.4e+38"));
+    EXPECT_THAT(refused({.rate_factor = 1e38}), HasSubstr("lr: expected steps of 3.4e+38 at the most"));
+    EXPECT_THAT(refused({.rate_factor = 1e308}), HasSubstr("lr: expected"));
+    EXPECT_THAT(usage_error([&] { coordinator.set_rate_factor(1e300); }), HasSubstr("lr: expected"));
+    coordinator.set_rate_factor(1e20);
+    EXPECT_THAT(refused({.rate_factor = 1e20}), HasSubstr("lr: expected"));  // both together
+    coordinator.set_rate_factor(0);
+    coordinator.add_gradients(floats(), {.weight = 1e38});
+    coordinator.stop();
+    run.wait();
+    EXPECT_TRUE(coordinator.get_model_parameters() == floats()) << to_string(rule);
+  }
+  Coordinator doubled(Sgd{.lr = 1e-300});
+  doubled.set_model_parameters(doubles({0}));
+  doubled.set_rate_factor(1e250);
+  doubled.add_gradients(doubles({1}), {.weight = 1e50});
+  doubled.start();
+  doubled.stop();
+  EXPECT_DOUBLE_EQ(number_of(doubled), -1);
+}
+
+// A rate that gradients found good may be turned up before they are applied: then the run ends with them.
+TEST(DistributedGradientsCoordinator, EndsWhereARateIsTurnedUpTooFarBesideWhatWaits) {
+  Coordinator coordinator(Sgd{.lr = 1});
+  coordinator.set_model_parameters(one_array<float>({1}));
+  coordinator.add_gradients(one_array<float>({1}), {.rate_factor = 1e30});
+  coordinator.set_rate_factor(1e30);
+  coordinator.start();
+  EXPECT_THAT(error_of([&] { coordinator.stop(); }), HasSubstr("lr: expected steps"));
+  EXPECT_TRUE(coordinator.get_model_parameters() == one_array<float>({1}));
 }
 
 TEST(DistributedGradientsCoordinator, RefusesARuleThatMakesAnotherModel) {
@@ -756,6 +818,33 @@ TEST(DistributedGradientsCoordinator, CompensatesADelayAsByHand) {
   coordinator.start();
   coordinator.stop();
   EXPECT_THAT(numbers_of(coordinator.get_model_parameters()), ElementsAre(-1.5, -3));
+}
+
+TEST(DistributedGradientsCoordinator, CompensatesADelayOfHalvesInFloat) {
+  struct Adds : UpdateRule {
+    void apply(ParameterSet& parameters, const ParameterSet& gradients, const UpdateStep& step) override {
+      dispatch(parameters[0].type(), [&]<typename T>(std::type_identity<T>) {
+        if constexpr (requires(T its) { its.to_float(); }) {
+          T& to = parameters[0].values<T>()[0];
+          const float change = gradients[0].values<T>()[0].to_float() * static_cast<float>(step.gradient_scale);
+          to = T::from_float(to.to_float() - change);
+        }
+      });
+    }
+  };
+  const auto compensates = []<Element T>(std::type_identity<T>) {
+    const auto half = [](float value) { return one_array<T>({T::from_float(value)}); };
+    Coordinator coordinator(std::make_unique<Adds>(), {.staleness = {.delay_compensation = 0.25}});
+    coordinator.set_model_parameters(half(1));
+    const ModelSnapshot first = coordinator.snapshot();
+    coordinator.add_gradients(half(1), {.base = first});  // to 0
+    coordinator.add_gradients(half(2), {.base = first});  // 2 + 0.25 * 4 * (0 - 1) = 1: to -1
+    coordinator.start();
+    coordinator.stop();
+    EXPECT_TRUE(coordinator.get_model_parameters() == half(-1));
+  };
+  compensates(std::type_identity<float16>{});
+  compensates(std::type_identity<bfloat16>{});
 }
 
 TEST(DistributedGradientsCoordinator, HoldsNoSnapshotThatItDoesNotNeed) {

@@ -245,6 +245,23 @@ TEST(ParameterServer, LetsAWorkerBeSoManyClocksAhead) {
   }
 }
 
+TEST(ParameterServer, HoldsBackAWorkerThatOnlyPushes) {
+  for (const std::int64_t s : {0, 1, 4}) {
+    ParameterServerOptions options = bounded(s);
+    options.deadline = 5ms;
+    ParameterServer server(Sgd{.lr = 1}, 2, options);
+    server.set_model_parameters(doubles({0}));
+    for (int i = 0; i < s + 1; ++i) server.push(0, doubles({1}));
+    EXPECT_EQ(error_of([&] { server.push(0, doubles({1})); }),
+              "worker 0 has waited for worker 1, which is more than " + std::to_string(s) + " clocks behind, for 5 ms");
+    EXPECT_THAT(server.clocks(), ElementsAre(s + 1, 0));
+    EXPECT_EQ(number_of(server), -(s + 1));
+    server.push(1, doubles({1}));
+    server.push(0, doubles({1}));
+    EXPECT_EQ(number_of(server), -(s + 3));
+  }
+}
+
 TEST(ParameterServer, WakesWhoWaitsForTheSlowest) {
   ParameterServer server(Sgd{.lr = 1}, 2, bounded(0));
   server.set_model_parameters(doubles({0}));

@@ -141,5 +141,17 @@ TEST(SharedParameters, HasWholeNumbersWhereThreadsMeet) {
   EXPECT_GE(numbers_of(shared.read())[0], 1);
 }
 
+TEST(SharedParameters, RefusesAFactorBeyondTheNumbersOfItsTypes) {
+  const SharedParameters floats(one_array<float>({1, 0}));
+  EXPECT_THAT(usage_error([&] {
+                floats.add(one_array<float>({0, 0}), 1e39);
+              }),
+              HasSubstr("expected a factor up to 3.4e+38"));
+  EXPECT_TRUE(floats.read() == one_array<float>({1, 0}));
+  const SharedParameters wide(one_array<double>({1}));
+  wide.add(one_array<double>({1e-300}), 1e300);
+  EXPECT_DOUBLE_EQ(wide.read()[0].values<double>()[0], 2);
+}
+
 }  // namespace
 }  // namespace tutti

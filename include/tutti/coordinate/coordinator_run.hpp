@@ -40,7 +40,7 @@ class CoordinatorRun {
   bool has_ended() const { return state_->has_ended(); }
 
   // Until it has been stopped and all that was added before is applied. An Error where that takes longer; what the
-  // coordinator failed with, such as an update rule that threw.
+  // coordinator failed with, such as an update rule that threw, or that it has come to its end before all was applied.
   void wait(Duration deadline = kDefaultDeadline) const;
 
  private:

@@ -12,7 +12,8 @@
 //
 // Gradients wait in a queue of bounded length, and a thread applies them in their order; nothing that was taken is
 // lost, and nothing applied twice. Gradients that do not fit, or are not finite, are refused to their sender, and touch
-// nothing. What gradients do to the parameters is the rule's: an optimizer, or an UpdateRule of one's own.
+// nothing. What they make of the model is not looked at: a step that is too large for the numbers of its type makes
+// it infinite. What gradients do to the parameters is the rule's: an optimizer, or an UpdateRule of one's own.
 // Workers that must not run too far ahead of each other have a ParameterServer (coordinate/parameter_server.hpp).
 #pragma once
 
@@ -42,7 +43,8 @@ struct GradientsCoordinatorOptions {
   GradientChangeMode mode = GradientChangeMode::descent;
   std::size_t capacity = 64;  // of the queue
   WhenFull when_full = WhenFull::block;
-  Duration deadline = kDefaultDeadline;  // for room in the queue, and for stop()
+  // For room in the queue, whether it runs or not; for stop(); and in the end for gradients that are being applied.
+  Duration deadline = kDefaultDeadline;
   StalenessOptions staleness = {};
 };
 
@@ -52,14 +54,16 @@ class DistributedGradientsCoordinator {
   // A UsageError for options that cannot be. Whatever the rule remembers is what it starts with.
   explicit DistributedGradientsCoordinator(const OptimizerRule& rule, GradientsCoordinatorOptions options = {});
   explicit DistributedGradientsCoordinator(std::unique_ptr<UpdateRule> rule, GradientsCoordinatorOptions options = {});
-  // Gradients that still wait are dropped: stop() applies them. Who waits for room gets an Error.
+  // Gradients that still wait are dropped: stop() applies them. The run ends with an Error that says how many; who
+  // waits for room gets one, too. A rule that hangs for longer than the deadline is left to itself.
   ~DistributedGradientsCoordinator();
   DistributedGradientsCoordinator(const DistributedGradientsCoordinator&) = delete;
   DistributedGradientsCoordinator& operator=(const DistributedGradientsCoordinator&) = delete;
 
   // Which way gradients change parameters, from the next ones that are applied on.
   void set_parameters(GradientChangeMode mode);
-  // What the learning rate is multiplied by, from the next ones on, as a schedule says. A UsageError below 0.
+  // What the learning rate is multiplied by, from the next ones on, as a schedule says. A UsageError below 0, and where
+  // the rate would be none that numbers of the model's types can be multiplied by.
   void set_rate_factor(double factor);
 
   // The model: the first one fixes names, shapes and types; later ones leave what the rule remembers as it is. A set
@@ -74,9 +78,11 @@ class DistributedGradientsCoordinator {
   std::int64_t version() const;
 
   // Gradients of the whole model, or of the only array that it has. They may be added before start(). A UsageError for
-  // those that are not of this model or not finite; an Error where the queue is full, as the options say, and at once
-  // where a full queue stays full because the run has failed. Those that are shared are not copied, and nobody may
-  // change them any more.
+  // those that are not of this model or not finite, and for a weight or a rate that numbers of the model's types cannot
+  // be multiplied by; an Error where the queue is full, as the options say, and at once
+  // where a full queue stays full because the run has failed. Where the queue is full and nothing runs, before start()
+  // or after stop(), a sender waits for the whole deadline. Those that are shared are not copied, and nobody may change
+  // them any more; those in another order than the model's are.
   void add_gradients(std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin = {});
   void add_gradients(ParameterSet gradients, const GradientOrigin& origin = {});
   void add_gradients(ConstArray gradients, const GradientOrigin& origin = {});
@@ -92,12 +98,13 @@ class DistributedGradientsCoordinator {
   std::size_t clear_gradients();
   // How many sets of gradients were added and are not applied yet.
   std::size_t pending() const;
-  // How old gradients were when they were applied, as far as it was said of what they are.
+  // How old gradients were when they were applied; 0, where it was not said of what they are.
   StalenessCounts staleness() const;
 
   // For checkpoints: the model under its own names, and under names that begin with "coordinator/" what the next change
   // depends on, the mode and the rate's factor included. What is pending is not in it. Restoring comes after
-  // set_model_parameters(); a UsageError, and nothing is changed, for what is of another model or rule.
+  // set_model_parameters(), and leaves what is pending, which then changes what was restored: clear_gradients() drops
+  // it. A UsageError, and nothing is changed, for what is of another model or rule.
   void save(ParameterSet& arrays) const;
   void restore(const ParameterSet& arrays);
 

@@ -9,9 +9,9 @@
 //   // in the end:
 //   coordinator.stop();                          // merges what is left, too
 //
-// With every so many sets the main model becomes what the merger makes of them. Each set is merged once; of those that
-// come at the same time, which are merged together depends on who was faster, and within a merge the order of the
-// children does not matter to any bit.
+// With every so many sets the main model becomes what the merger makes of them, whatever it was before. Each set is
+// merged once; of those that come at the same time, which are merged together depends on who was faster, and within a
+// merge the order in which they came does not matter to any bit. Sets that are alike merge to themselves.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct WeightedAverage {
 struct MedianOfChildren {
   friend bool operator==(const MedianOfChildren&, const MedianOfChildren&) = default;
 };
-// The set with the highest score; of equal ones the child with the lowest number.
+// The set with the highest score; of equal ones that of the child with the lowest number.
 struct BestOfChildren {
   friend bool operator==(const BestOfChildren&, const BestOfChildren&) = default;
 };
@@ -48,8 +48,11 @@ using Merger = std::variant<Average, WeightedAverage, MedianOfChildren, BestOfCh
 struct ParametersCoordinatorOptions {
   std::int64_t merge_every = 10;  // sets
   Merger merger = Average{};
-  std::size_t capacity = 64;             // sets that wait to be merged, before children wait
-  Duration deadline = kDefaultDeadline;  // for room, and for stop()
+  // Of the queue: where it is full children wait. Beside it, up to merge_every - 1 sets wait for others to be merged
+  // with.
+  std::size_t capacity = 64;
+  // For room, whether it runs or not; for stop(); and in the end for a merge that goes on.
+  Duration deadline = kDefaultDeadline;
 };
 
 struct ChildUpdate {
@@ -62,7 +65,8 @@ struct ChildUpdate {
 class DistributedModelParametersCoordinator {
  public:
   explicit DistributedModelParametersCoordinator(ParametersCoordinatorOptions options = {});
-  // Sets that still wait are dropped: stop() merges them. Who waits for room gets an Error.
+  // Sets that still wait are dropped: stop() merges them. The run ends with an Error that says how many; who waits for
+  // room gets one, too.
   ~DistributedModelParametersCoordinator();
   DistributedModelParametersCoordinator(const DistributedModelParametersCoordinator&) = delete;
   DistributedModelParametersCoordinator& operator=(const DistributedModelParametersCoordinator&) = delete;

@@ -34,6 +34,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,7 +94,7 @@ class Gossip {
 
   // --- at rank 0, while nobody learns or meets anywhere ---
 
-  // Of all that live.
+  // Of all that live. An Error where none do.
   ParameterSet mean();
   // Their mean, and what each has to itself.
   void save(ParameterSet& arrays);
@@ -102,12 +103,15 @@ class Gossip {
   // Sentences about processes that do not reach each other, since the last call.
   std::vector<std::string> take_problems();
 
-  // Those of this process, on each. Who was not there has the mean, and the optimizer of the first.
+  // Those of this process, on each. Who was not there has the mean, and the optimizer of the first. A UsageError for
+  // what is of another model or rule: that replica is as it was, and so are those behind it.
   void restore(const ParameterSet& arrays);
 
   // --- with others ---
 
-  // All processes call it. Waits until all are there, for the deadline at the longest.
+  // All processes call it, once. Waits until all are there, for the deadline at the longest. A UsageError where it is
+  // connected already, and for a world of other processes; an Error that says what differs where processes have other
+  // replicas, another topology or seed, or parameters of other names, shapes or types.
   void connect(Transport& world);
   // The world of this process and another, of which the lower one is rank 0; others may talk there, too. Where it
   // breaks, that process is lost.
@@ -125,6 +129,8 @@ class Gossip {
   Slice replicas_of(int process) const;
   int process_of(int replica) const;
   Line* line_to(int process) const;
+  std::vector<std::string> terms() const;
+  void agree(std::span<const std::unique_ptr<Line>> lines) const;
   void answer_all(Line& line);
   bool answer(Line& line, std::vector<std::byte>& message);
   bool meet_there(int replica, int other, double& bytes);

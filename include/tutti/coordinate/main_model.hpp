@@ -3,8 +3,9 @@
 //
 //   MainModel model;
 //   model.set(parameters);
-//   const ModelSnapshot now = model.snapshot();              // copies nothing; stays as it is for as long as it is
-//   held model.change([&](ParameterSet& its, std::int64_t version) { ... });   // from this version to the next
+//   const ModelSnapshot now = model.snapshot();   // copies nothing, and stays as it is for as long as it is held
+//   // From this version to the next:
+//   model.change([&](ParameterSet& parameters, std::int64_t version) { ... });
 //
 // Parameters are changed where they are while nobody holds a snapshot of them. Otherwise a copy is changed, and takes
 // their place; copies whose snapshots are gone are used again.

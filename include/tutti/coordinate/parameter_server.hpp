@@ -1,8 +1,8 @@
 // Holds the parameters that several workers train, each at its own pace: a worker pulls them, computes gradients, and
 // pushes these.
 //
-//   ParameterServer server(Sgd{.lr = 0.1}, 4, {.consistency = strategy::Consistency::bounded_staleness, .max_staleness
-//   = 2}); server.set_model_parameters(parameters);
+//   ParameterServer server(Sgd{.lr = 0.1}, 4, {.consistency = strategy::Consistency::bounded_staleness});
+//   server.set_model_parameters(parameters);
 //   // on each worker's thread:
 //   while (has_rows()) {
 //     const ModelSnapshot now = server.pull(worker);          // waits while it is too far ahead
@@ -12,12 +12,11 @@
 //
 // How far workers may be apart is its consistency:
 //
-//   synchronous         a round takes gradients of everybody who is there, and the model changes by their weighted
-//   mean;
-//                       whoever comes first, the bits are the same
-//   bounded_staleness   each worker's gradients change the model at once; a worker that has pushed more than
-//                       max_staleness times more often than the slowest one waits before it gets parameters
-//   asynchronous        the same, and nobody waits
+// - synchronous: a round takes gradients of everybody who is there, and the model changes by their weighted mean.
+//   Whoever comes first, the bits are the same.
+// - bounded_staleness: each worker's gradients change the model by themselves. A worker that has pushed more than
+//   max_staleness times more often than the slowest one waits before it gets parameters, and before it changes them.
+// - asynchronous: the same, and nobody waits.
 //
 // Workers that share parameters without any version have SharedParameters (coordinate/shared_parameters.hpp). A worker
 // that dies holds nobody back for longer than the heartbeat.
@@ -38,8 +37,9 @@
 namespace tutti {
 
 struct ParameterServerOptions {
-  strategy::Consistency consistency = strategy::Consistency::asynchronous;  // lock_free is refused
-  std::int64_t max_staleness = 4;                                           // of bounded_staleness
+  // lock_free is refused.
+  strategy::Consistency consistency = strategy::Consistency::asynchronous;
+  std::int64_t max_staleness = 4;  // of bounded_staleness
   GradientChangeMode mode = GradientChangeMode::descent;
   StalenessOptions staleness = {};
   // A worker that others wait for, and that has not called for so long, leaves by itself. Where nobody waits for it, it
@@ -79,10 +79,13 @@ class ParameterServer {
 
   // A clock of this worker: gradients of the whole model. Synchronous: with those of the last worker that is there they
   // change the model by their mean, weighted by `weight`, at the largest of their rates; whoever pushes once more
-  // before the round is through waits for it, as pull() does. Otherwise they change the model now, times their weight.
-  // A UsageError for gradients that are not of this model or not finite, and where synchronous for a weight below 0:
-  // nothing is touched. What the rule throws: these gradients are gone, in a synchronous round those of everybody, who
-  // are told by their next pull or push, and it does nothing else; the model is as it was.
+  // before the round is through waits for it, as pull() does. Bounded: they change the model when the worker is no more
+  // than max_staleness clocks ahead of the slowest that is there, which it waits for as pull() does; who has pulled
+  // since its last push never waits. So clocks() of those who are there are never more than max_staleness + 1 apart.
+  // Asynchronous: they change the model now. Both times their weight. A UsageError for gradients that are not of this
+  // model or not finite, for weights and rates that numbers of its types cannot be multiplied by, and where synchronous
+  // for a weight below 0: nothing is touched. What the rule throws: these gradients are gone, in a synchronous round
+  // those of everybody, who are told by their next pull or push, and it does nothing else; the model is as it was.
   void push(int worker, std::shared_ptr<const ParameterSet> gradients, const GradientOrigin& origin = {});
   void push(int worker, ParameterSet gradients, const GradientOrigin& origin = {});
 
@@ -97,7 +100,7 @@ class ParameterServer {
 
   // By worker: how often it has pushed, but for one that came back.
   std::vector<std::int64_t> clocks() const;
-  // How old gradients were when they changed the model, as far as it was said of what they are.
+  // How old gradients were when they changed the model; 0, where it was not said of what they are.
   StalenessCounts staleness() const;
 
   // For checkpoints: the model under its own names, and under names that begin with "server/" what the next change

@@ -12,11 +12,11 @@
 //   shared.add(gradients_of(mine), -lr);
 //
 // Each number is read and written whole, by relaxed atomic access, and that is all that is promised:
+//
 // - An add is a read and then a write. Of two threads that add to one number at the same time one may be lost; what was
 //   added by one thread alone, or one after the other, never is.
-// - What is read together may be of different times: of another thread's add some numbers may be new and others old,
-// and
-//   there is no order between numbers.
+// - What is read together may be of different times: of another thread's add some numbers may be new and others old.
+//   There is no order between numbers.
 // - What was done before a thread was joined, or told by other means that synchronise, is seen whole.
 #pragma once
 
@@ -72,7 +72,8 @@ class SharedParameters {
 
   // Each number plus `factor` times that of the set, in the type of its array; integers get the integer nearest to the
   // product, and their sums wrap around.
-  // A UsageError, and nothing is touched, for another layout, and for numbers or a factor that are not finite.
+  // A UsageError, and nothing is touched, for another layout, for numbers or a factor that are not finite, and for a
+  // factor beyond the numbers of a type. Products and sums may be beyond them: they are infinite then.
   void add(const ParameterSet& deltas, double factor = 1) const;
 
   // By name, or by its index in the set. A UsageError where there is none, or of another type.

@@ -23,7 +23,7 @@ struct UpdateStep {
   double rate_factor = 1;     // what the rule's learning rate is multiplied by
 };
 
-// One thread at a time.
+// One thread at a time, but for check().
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -31,6 +31,11 @@ class UpdateRule {
   // Called before the first change of these parameters. A UsageError for what it cannot change, and for another layout
   // than it remembers something of.
   virtual void prepare(const ParameterSet& /*parameters*/) {}
+
+  // A UsageError for a step that cannot be, whatever the gradients: its scale or its rate are none that numbers of
+  // these types can be multiplied by. Coordinators ask before they take gradients. Any thread, also during a change,
+  // once parameters are prepared.
+  virtual void check(const UpdateStep& /*step*/) const {}
 
   // Gradients have the layout of the parameters. It has these: who asks its own coordinator for a snapshot in here
   // waits for itself.
@@ -48,7 +53,8 @@ class UpdateRule {
 
 // An optimizer: a learning rate (Sgd), momentum (Sgd), Adam, AdamW, RmsProp, Adagrad, with the bits that training has
 // everywhere else. Parameters are float32 or float64. Their learning rate is multiplied by `rate_factors`, by array,
-// where there are any. A UsageError for options that cannot be.
+// where there are any. A UsageError for options that cannot be. It goes on from what the same optimizer has saved, with
+// whatever numbers for options: not from another's, nor from state that cannot be, such as means of squares below 0.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule, std::vector<double> rate_factors = {});
 
 }  // namespace tutti
