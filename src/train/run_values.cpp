@@ -302,12 +302,13 @@ class SearchCheck {
   // Drawn, but for those that are given, whose conditions hold.
   HyperParameters drawn_around(const HyperParameters& given, RandomStream& draws) const {
     HyperParameters values;
-    for (SearchDimension dimension : run_.search.dimensions) {
-      if (const HyperParameter* its = find_in(given, dimension.path)) {
+    for (const SearchDimension* dimension : in_order(run_.search)) {
+      if (const HyperParameter* its = find_in(given, dimension->path)) {
         values.push_back(*its);
-      } else if (is_active(dimension, values)) {
-        dimension.when.reset();
-        values.push_back(draw_values({.dimensions = {dimension}}, draws).front());
+      } else if (is_active(*dimension, values)) {
+        SearchDimension alone = *dimension;
+        alone.when.reset();
+        values.push_back(draw_values({.dimensions = {std::move(alone)}}, draws).front());
       }
     }
     return values;
