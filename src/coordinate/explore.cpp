@@ -66,9 +66,7 @@ std::string draw(const Categorical& range, RandomStream& draws) {
 
 double moved(const Float& range, const strategy::Perturbation& how, double value, RandomStream& draws) {
   const double factor = 1 + how.factor * (2 * draws.uniform() - 1);
-  if (range.scale != Scale::reverse_log) return std::clamp(value * factor, range.min, range.max);
-  const double mirror = range.min + range.max;
-  return std::clamp(mirror - (mirror - value) * factor, range.min, range.max);
+  return std::clamp(value * factor, range.min, range.max);
 }
 
 double moved(const Float& range, const strategy::Noise& how, double value, RandomStream& draws) {
@@ -115,10 +113,10 @@ std::string next_value(const SearchDimension& dimension, const strategy::Explore
 
 HyperParameters draw_values(const SearchSpace& space, RandomStream& draws) {
   HyperParameters values;
-  for (const SearchDimension& dimension : space.dimensions) {
-    if (!is_active(dimension, values)) continue;
+  for (const SearchDimension* dimension : in_order(space)) {
+    if (!is_active(*dimension, values)) continue;
     values.push_back(
-        {dimension.path, std::visit([&](const auto& range) { return draw(range, draws); }, dimension.range)});
+        {dimension->path, std::visit([&](const auto& range) { return draw(range, draws); }, dimension->range)});
   }
   return values;
 }
@@ -127,13 +125,13 @@ HyperParameters explore(const SearchSpace& space, const strategy::ExploreStrateg
                         RandomStream& draws) {
   if (const auto why = why_not_in(space, values)) throw UsageError(*why);
   HyperParameters result;
-  for (const SearchDimension& dimension : space.dimensions) {
-    if (!is_active(dimension, result)) continue;
-    const HyperParameter* before = find_in(values, dimension.path);
+  for (const SearchDimension* dimension : in_order(space)) {
+    if (!is_active(*dimension, result)) continue;
+    const HyperParameter* before = find_in(values, dimension->path);
     result.push_back(
-        {dimension.path, before != nullptr
-                             ? next_value(dimension, how, *before, draws)
-                             : std::visit([&](const auto& range) { return draw(range, draws); }, dimension.range)});
+        {dimension->path, before != nullptr
+                              ? next_value(*dimension, how, *before, draws)
+                              : std::visit([&](const auto& range) { return draw(range, draws); }, dimension->range)});
   }
   return result;
 }

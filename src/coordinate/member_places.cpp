@@ -26,6 +26,7 @@ struct MemberPlaces::Shared {
     MemberTask task;
     const MemberPlace* place = nullptr;
     Clock::time_point went_on = {};
+    bool is_cancelled = false;  // it ends at its next go_on(), and nobody hears of it
   };
   struct Worker {
     std::thread thread;
@@ -43,14 +44,13 @@ struct MemberPlaces::Shared {
   std::list<Work> under_way;
   std::deque<MemberReply> done;
   std::exception_ptr problem;  // the first that a place has thrown
-  bool is_cancelled = false;
   bool is_ending = false;
   std::list<Worker> workers;
 
   void go_on(Work& work) {
     const std::lock_guard lock(mutex);
     work.went_on = Clock::now();
-    if (is_cancelled) throw Error("the run was to end");
+    if (work.is_cancelled) throw Error("the run was to end");
   }
 
   static void serve(const std::shared_ptr<Shared>& shared, Worker& worker) {
@@ -79,7 +79,8 @@ struct MemberPlaces::Shared {
       return true;
     }
     if (is_ending || problem) return false;
-    const auto work = under_way.insert(under_way.end(), {std::move(waiting.front()), &place, Clock::now()});
+    const auto work = under_way.insert(under_way.end(),
+                                       {.task = std::move(waiting.front()), .place = &place, .went_on = Clock::now()});
     waiting.pop_front();
     work->task.go_on = [this, work] { go_on(*work); };
     lock.unlock();
@@ -91,11 +92,18 @@ struct MemberPlaces::Shared {
       failure = std::current_exception();
     }
     lock.lock();
+    const bool is_wanted = !work->is_cancelled;
     under_way.erase(work);
     if (failure) std::rethrow_exception(failure);
-    done.push_back(std::move(reply));
+    if (is_wanted) done.push_back(std::move(reply));
     has_done.notify_all();
     return true;
+  }
+
+  void cancel() {
+    waiting.clear();
+    done.clear();
+    for (Work& work : under_way) work.is_cancelled = true;
   }
 
   bool is_late(const Work& work, Clock::time_point now) const {
@@ -121,7 +129,7 @@ struct MemberPlaces::Shared {
     constexpr Duration kLook = std::chrono::milliseconds(10);  // nobody tells that time has passed
     std::unique_lock lock(mutex);
     is_ending = true;
-    is_cancelled = true;
+    cancel();
     has_work.notify_all();
     for (Worker& worker : workers) {
       while (!has_ended(worker)) has_done.wait_for(lock, kLook);
@@ -176,7 +184,7 @@ std::optional<MemberReply> MemberPlaces::next(Duration wait) {
 
 void MemberPlaces::cancel() {
   const std::lock_guard lock(shared_->mutex);
-  shared_->is_cancelled = true;
+  shared_->cancel();
 }
 
 void MemberPlaces::end() {

@@ -181,14 +181,19 @@ struct Service {
 
 // A member trains on a thread of its own, which may hang; this one only speaks, and so does not.
 void serve_task(const MemberLine& line, MemberThreads& member, const Service& service) {
-  member.begin(receive_task(line));
+  MemberTask task = receive_task(line);
+  const MemberReply stopped{.member = task.member, .generation = task.generation, .failure = "the run was to end"};
+  member.begin(std::move(task));
   while (!service.has_failed) {
-    if (const std::optional<MemberReply> reply = member.next(kAskEvery)) {
-      line.say(Word::reply);
-      return send_reply(line, *reply);
+    std::optional<MemberReply> reply = member.next(kAskEvery);
+    if (!reply) {
+      line.say(service.is_interrupted && service.is_interrupted() ? Word::may_go_on_interrupted : Word::may_go_on);
+      if (line.hear() != Word::stop) continue;
+      member.cancel();
+      reply = stopped;
     }
-    line.say(service.is_interrupted && service.is_interrupted() ? Word::may_go_on_interrupted : Word::may_go_on);
-    if (line.hear() == Word::stop) member.cancel();
+    line.say(Word::reply);
+    return send_reply(line, *reply);
   }
 }
 

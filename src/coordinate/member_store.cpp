@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -61,6 +62,15 @@ std::optional<MemberKey> key_in(std::string_view name) {
   return MemberKey{.member = *member, .generation = *generation};
 }
 
+std::set<MemberKey> keys_in(const fs::path& folder) {
+  std::set<MemberKey> keys;
+  std::error_code problem;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
+    if (const auto key = key_in(entry.path().filename().string())) keys.insert(*key);
+  }
+  return keys;
+}
+
 }  // namespace
 
 MemberStore::MemberStore(fs::path folder, std::int64_t idle)
@@ -77,6 +87,7 @@ void MemberStore::put(MemberKey key, MemberState state) {
     fs::create_directories(folder_, problem);
     if (problem) throw Error(fmt::format("cannot make the folder {}: {}", folder_.string(), problem.message()));
     write_safetensors(file_of(key), as_one(*shared), {.checksum = true});
+    if (written_) written_->insert(key);
   }
   remember(key, std::move(shared));
 }
@@ -107,22 +118,13 @@ void MemberStore::remember(MemberKey key, std::shared_ptr<const MemberState> sta
   if (!folder_.empty() && recent_.size() > idle_) recent_.resize(idle_);
 }
 
-std::vector<MemberKey> MemberStore::written() const {
-  std::vector<MemberKey> keys;
-  std::error_code problem;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_, problem)) {
-    if (const auto key = key_in(entry.path().filename().string())) keys.push_back(*key);
-  }
-  return keys;
-}
-
 void MemberStore::keep(const std::function<bool(MemberKey)>& is_kept) {
   std::erase_if(recent_, [&](const Entry& entry) { return !is_kept(entry.first); });
   if (folder_.empty()) return;
+  if (!written_) written_ = keys_in(folder_);
   std::error_code problem;
-  for (const MemberKey& key : written()) {
-    if (!is_kept(key)) fs::remove(file_of(key), problem);
-  }
+  std::erase_if(*written_,
+                [&](MemberKey key) { return !is_kept(key) && (fs::remove(file_of(key), problem), !problem); });
 }
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <tutti/base/atomic_file.hpp>
 #include <tutti/base/error.hpp>
 #include <tutti/coordinate/explore.hpp>
 #include <tutti/strategy/training_strategy.hpp>
@@ -26,7 +27,8 @@ using strategy::MemberPart;
 constexpr std::uint64_t kMemberSeeds = 0x3e3be4;
 constexpr std::uint64_t kFirstDraws = 0xf14574;
 constexpr std::uint64_t kExploreDraws = 0xe4910e;
-constexpr Duration kLook = 100ms;  // how long an interruption may go unnoticed
+constexpr Duration kLook = 100ms;       // how long an interruption may go unnoticed
+constexpr std::int64_t kLeastKept = 2;  // generations: the newest of a member may turn out to be damaged
 
 // What cannot stand in a file of JSON has a mark in its place: members throw texts of anybody's.
 std::string as_utf8(const std::string& text) {
@@ -76,6 +78,17 @@ std::map<std::int64_t, MemberRecord> newest_in(const std::vector<MemberRecord>& 
   return newest;
 }
 
+// How many records there are of whole generations, one after the other and each in the order of members. An append
+// that was cut short has left some of the next; nothing where there is something else.
+std::optional<std::size_t> records_in_step(const std::vector<MemberRecord>& records, std::int64_t members) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const auto number = static_cast<std::int64_t>(i);
+    if (records[i].key() != MemberKey{.member = number % members, .generation = number / members + 1})
+      return std::nullopt;
+  }
+  return records.size() - records.size() % static_cast<std::size_t>(members);
+}
+
 // Of members that have all failed, an Error.
 [[noreturn]] void refuse_all_failed(std::int64_t members, const std::string& why) {
   throw Error(fmt::format("all {} members have failed; the last: {}", members, why));
@@ -90,7 +103,7 @@ std::uint64_t member_seed(std::uint64_t seed, std::int64_t member) {
 
 Population::Population(PopulationOptions options)
     : options_(std::move(options)),
-      store_(options_.folder.empty() ? std::filesystem::path() : options_.folder / "members", options_.strategy.idle),
+      store_(options_.folder.empty() ? std::filesystem::path() : members_folder(), options_.strategy.idle),
       last_(static_cast<std::size_t>(std::max<std::int64_t>(options_.strategy.population_size, 0))),
       last_scored_(last_.size()) {
   validate(TrainingStrategy(options_.strategy));
@@ -112,7 +125,10 @@ PopulationResult Population::run(MemberPool& pool) {
     std::filesystem::create_directories(options_.folder, problem);
     if (problem) throw Error(fmt::format("cannot make the folder {}: {}", options_.folder.string(), problem.message()));
     log_->write(history_);  // what is not gone on from is another population's
+    if (std::filesystem::is_directory(members_folder())) AtomicFile::remove_temporaries(members_folder());
   }
+  prune();
+  pool.cancel();  // what another run has left there
   const bool is_finished =
       options_.strategy.pace == strategy::Pace::in_step ? run_in_step(pool) : run_asynchronously(pool);
   return {.is_finished = is_finished, .generations = finished_, .best = best()};
@@ -138,7 +154,9 @@ bool Population::run_in_step(MemberPool& pool) {
     while (std::ssize(through) < size()) {
       while (begun < size() && begun - std::ssize(through) < pool.places())
         begin(pool, plans[static_cast<std::size_t>(begun++)]);
-      std::optional<MemberReply> reply = next_reply(pool);
+      std::optional<MemberReply> reply = next_reply(pool, [&](MemberKey key) {
+        return key.generation == generation && key.member >= 0 && key.member < begun && !through.contains(key.member);
+      });
       if (!reply) return false;
       MemberRecord record = settle(*reply, plans[static_cast<std::size_t>(reply->member)]);
       through.emplace(reply->member, std::pair(std::move(record), std::move(reply->score)));
@@ -187,7 +205,10 @@ bool Population::run_asynchronously(MemberPool& pool) {
       under_way.emplace(member, std::move(plan));
     }
     if (under_way.empty()) refuse_where_all_failed();
-    std::optional<MemberReply> reply = next_reply(pool);
+    std::optional<MemberReply> reply = next_reply(pool, [&](MemberKey key) {
+      const auto its = under_way.find(key.member);
+      return its != under_way.end() && its->second.of == key;
+    });
     if (!reply) return false;
     const auto plan = under_way.extract(reply->member);
     MemberRecord record = settle(*reply, plan.mapped());
@@ -264,13 +285,14 @@ void Population::begin(MemberPool& pool, const Plan& plan) {
 
 // --- what has come of it ---
 
-std::optional<MemberReply> Population::next_reply(MemberPool& pool) {
+std::optional<MemberReply> Population::next_reply(MemberPool& pool, const std::function<bool(MemberKey)>& is_awaited) {
   while (true) {
     if (options_.is_interrupted && options_.is_interrupted()) {
       pool.cancel();
       return std::nullopt;
     }
-    if (std::optional<MemberReply> reply = pool.next(kLook)) return reply;
+    std::optional<MemberReply> reply = pool.next(kLook);
+    if (reply && is_awaited({.member = reply->member, .generation = reply->generation})) return reply;
   }
 }
 
@@ -278,6 +300,7 @@ MemberRecord Population::settle(MemberReply& reply, const Plan& plan) {
   MemberRecord record{.generation = reply.generation,
                       .of = options_.strategy.generations,
                       .member = reply.member,
+                      .members = size(),
                       .parent = plan.parent,
                       .copied = plan.copied,
                       .hyper_parameters = plan.hyper_parameters};
@@ -393,8 +416,9 @@ std::vector<MemberRecord> Population::lineage_of(const MemberRecord& record) con
 // What the next generation goes on from stays, also where the newest of it turns out to be damaged; and the best. Who
 // fails leaves nothing, so that what was there before stays as long.
 void Population::prune() {
+  const std::int64_t kept = std::max(options_.keep_last, kLeastKept);
   std::set<MemberKey> best;
-  for (std::int64_t back = 0; back < std::min(options_.keep_last, finished_); ++back) {
+  for (std::int64_t back = 0; back < std::min(kept, finished_); ++back) {
     if (const MemberRecord* its = best_until(finished_ - back)) best.insert(its->key());
   }
   if (const auto its = this->best()) best.insert(its->key());
@@ -402,7 +426,9 @@ void Population::prune() {
     if (best.contains(key)) return true;
     if (key.member >= size()) return false;
     const std::optional<std::size_t>& last = last_scored_[static_cast<std::size_t>(key.member)];
-    return last && key.generation > history_[*last].generation - options_.keep_last;
+    if (!last) return false;
+    const std::int64_t newest = history_[*last].generation;
+    return key.generation > newest - kept && key.generation <= newest;
   });
 }
 
@@ -429,24 +455,18 @@ bool Population::is_whole(const MemberRecord& record) {
 
 // As many as all members have finished, and what they go on from is there.
 std::vector<MemberRecord> Population::whole_generations(const std::vector<MemberRecord>& records) {
-  const auto members = static_cast<std::size_t>(size());
-  std::size_t whole = 0;
-  for (; (whole + 1) * members <= records.size(); ++whole) {
-    const auto its = [&](std::size_t member) { return records[whole * members + member].key(); };
-    bool is_in_order = true;
-    for (std::size_t m = 0; m < members; ++m)
-      is_in_order &= its(m) == MemberKey{static_cast<std::int64_t>(m), static_cast<std::int64_t>(whole) + 1};
-    if (!is_in_order) break;
-  }
-  if (whole == 0 && records.size() >= members)
-    throw UsageError(fmt::format("{} was not written in step by {} members", log_->file().string(), members));
-  for (; whole > 0; --whole) {
-    std::vector<MemberRecord> taken(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(whole * members));
-    if (std::all_of(taken.end() - static_cast<std::ptrdiff_t>(members), taken.end(),
-                    [&](const MemberRecord& record) { return is_whole(record); }))
-      return taken;
-  }
-  return {};
+  const std::optional<std::size_t> whole = records_in_step(records, size());
+  if (!whole)
+    throw UsageError(fmt::format(
+        R"({} was not written in step by {} members, and nothing of it is dropped; where they were "asynchronous", )"
+        R"(expected "pace": "asynchronous", or another folder)",
+        log_->file().string(), size()));
+  std::vector<MemberRecord> taken(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(*whole));
+  const auto is_newest_whole = [&] {
+    return std::all_of(taken.end() - size(), taken.end(), [&](const MemberRecord& record) { return is_whole(record); });
+  };
+  while (!taken.empty() && !is_newest_whole()) taken.resize(taken.size() - static_cast<std::size_t>(size()));
+  return taken;
 }
 
 // Of each member up to the last generation that is there. What is not there is done again, and comes to something else:
@@ -477,6 +497,11 @@ void Population::resume() {
   const std::vector<MemberRecord> records = log_->read(&problems);
   for (const std::string& problem : problems) tell_problem(problem);
   for (const MemberRecord& record : records) {
+    if (record.members > 0 && record.members != size())
+      throw UsageError(
+          fmt::format("{} was written by a population of {}, and population_size is {}; expected {}, or "
+                      "another folder",
+                      log_->file().string(), record.members, size(), record.members));
     if (record.member >= size())
       throw UsageError(
           fmt::format("{} has a member {}, and population_size is {}", log_->file().string(), record.member, size()));

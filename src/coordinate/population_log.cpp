@@ -44,6 +44,7 @@ nlohmann::ordered_json to_json(const MemberRecord& record) {
   json["generation"] = record.generation;
   if (record.of > 0) json["of"] = record.of;
   json["member"] = record.member;
+  if (record.members > 0) json["members"] = record.members;
   json["score"] = record.score ? ordered_json(*record.score) : ordered_json();
   if (!record.samples.empty()) json["samples"] = record.samples;
   if (!record.failure.empty()) json["failure"] = record.failure;
@@ -61,6 +62,7 @@ MemberRecord member_record_from_json(const JsonValue& value) {
                       .member = value.at("member").integer({.min = 0}),
                       .hyper_parameters = hyper_parameters_from_json(value.at("hyper_parameters"))};
   if (const auto of = value.find("of")) record.of = of->integer({.min = record.generation});
+  if (const auto members = value.find("members")) record.members = members->integer({.min = record.member + 1});
   if (const JsonValue score = value.at("score"); !score.is_null()) record.score = score.number();
   if (const auto samples = value.find("samples")) {
     for (const JsonValue& sample : samples->elements()) record.samples.push_back(sample.number());
@@ -76,7 +78,7 @@ MemberRecord member_record_from_json(const JsonValue& value) {
           kParts[static_cast<std::size_t>(std::ranges::find(names, part.one_of(names)) - names.begin())]);
   }
   value.refuse_other_keys(
-      {"generation", "of", "member", "score", "samples", "failure", "parent", "copied", "hyper_parameters"});
+      {"generation", "of", "member", "members", "score", "samples", "failure", "parent", "copied", "hyper_parameters"});
   return record;
 }
 

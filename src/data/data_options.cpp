@@ -29,7 +29,10 @@ RowSplitOptions read_split(const Options& options, const DataSource& source) {
   split.shuffle = its.boolean("shuffle", split.shuffle);
   its.refuse_other_keys({});
   if (source.has_test && split.test > 0)
-    throw value->at("test").error("the source has rows to test with of its own; only validation can be split off");
+    throw value->at("test").error(fmt::format("the source has rows to test with of its own{}",
+                                              source.has_validation ? "" : "; only validation can be split off"));
+  if (source.has_validation && split.validation > 0)
+    throw value->at("validation").error("the source has rows for validation of its own");
   if (split.test + split.validation >= 1) throw value->error("expected shares that leave rows to train with");
   return split;
 }
@@ -118,6 +121,8 @@ DataOptions read_data_options(const Options& options, const DataSource& source) 
 DataSplits open_data(const DataSource& source, const DataOptions& options, std::uint64_t seed) {
   DataSplits data = source.open();
   if (!data.train) throw UsageError("the data has no rows to train with");
+  if (source.has_validation && !data.validation)
+    throw UsageError("the source was to have rows for validation of its own, and has none");
   const auto parts = [&] {
     return std::array{std::pair{"training", &data.train}, std::pair{"testing", &data.test},
                       std::pair{"validation", &data.validation}};

@@ -76,16 +76,38 @@ std::optional<std::string> why_not(const Categorical& range) {
   return std::nullopt;
 }
 
-// What is wrong with a dimension, among those before it.
-std::optional<std::string> why_not(const SearchDimension& dimension, const std::vector<SearchDimension>& before) {
+const SearchDimension* dimension_at(const SearchSpace& space, const std::string& path) {
+  const auto found = std::ranges::find(space.dimensions, path, &SearchDimension::path);
+  return found == space.dimensions.end() ? nullptr : &*found;
+}
+
+// What is wrong with a dimension by itself.
+std::optional<std::string> why_not_one(const SearchDimension& dimension, const SearchSpace& space) {
   if (dimension.path.empty()) return "expected a path, found nothing";
-  if (std::ranges::find(before, dimension.path, &SearchDimension::path) != before.end()) return "it is there twice";
-  if (auto why = std::visit([](const auto& range) { return why_not(range); }, dimension.range)) return why;
+  if (dimension_at(space, dimension.path) != &dimension) return "it is there twice";
+  return std::visit([](const auto& range) { return why_not(range); }, dimension.range);
+}
+
+// Whose condition asks for one whose condition asks for one, and so on, back to the first; nothing where none does.
+std::string circle_of(const SearchDimension& dimension, const SearchSpace& space) {
+  std::string circle = dimension.path;
+  const SearchDimension* its = &dimension;
+  for (std::size_t i = 0; i < space.dimensions.size() && its != nullptr && its->when; ++i) {
+    circle += fmt::format("{} asks for {}", i == 0 ? "" : ", which", its->when->path);
+    its = dimension_at(space, its->when->path);
+    if (its == &dimension) return circle;
+  }
+  return "";
+}
+
+// What is wrong with the condition of a dimension, where all are right by themselves.
+std::optional<std::string> why_condition_cannot_be(const SearchDimension& dimension, const SearchSpace& space) {
   if (!dimension.when) return std::nullopt;
   const Condition& when = *dimension.when;
-  const auto other = std::ranges::find(before, when.path, &SearchDimension::path);
-  if (other == before.end())
-    return fmt::format("\"when\" asks for {}, and no dimension before this one has that path", when.path);
+  const SearchDimension* other = dimension_at(space, when.path);
+  if (other == nullptr) return fmt::format("\"when\" asks for {}, and no dimension has that path", when.path);
+  if (const std::string circle = circle_of(dimension, space); !circle.empty())
+    return fmt::format("its condition goes in a circle: {}", circle);
   if (when.values.empty()) return "\"when\" has no values";
   if (std::holds_alternative<Float>(other->range))
     return fmt::format("\"when\" asks for a value of {}, which has a range of numbers with a point", when.path);
@@ -196,8 +218,11 @@ SearchSpace search_space_from_json(const JsonValue& value) {
     } else {
       dimension.range = read_range(its, {});
     }
-    if (const auto why = why_not(dimension, space.dimensions)) throw its.error(*why);
     space.dimensions.push_back(std::move(dimension));
+    if (const auto why = why_not_one(space.dimensions.back(), space)) throw its.error(*why);
+  }
+  for (const SearchDimension& dimension : space.dimensions) {
+    if (const auto why = why_condition_cannot_be(dimension, space)) throw value.at(dimension.path).error(*why);
   }
   return space;
 }
@@ -217,12 +242,28 @@ nlohmann::ordered_json to_json(const SearchSpace& space) {
 }
 
 void validate(const SearchSpace& space) {
-  std::vector<SearchDimension> before;
-  for (const SearchDimension& dimension : space.dimensions) {
-    if (const auto why = why_not(dimension, before))
-      throw UsageError(fmt::format("the search space: {}: {}", dimension.path, *why));
-    before.push_back(dimension);
+  for (const auto& why_not_its : {why_not_one, why_condition_cannot_be}) {
+    for (const SearchDimension& dimension : space.dimensions) {
+      if (const auto why = why_not_its(dimension, space))
+        throw UsageError(fmt::format("the search space: {}: {}", dimension.path, *why));
+    }
   }
+}
+
+std::vector<const SearchDimension*> in_order(const SearchSpace& space) {
+  std::vector<const SearchDimension*> waiting;
+  for (const SearchDimension& dimension : space.dimensions) waiting.push_back(&dimension);
+  std::vector<const SearchDimension*> order;
+  const auto is_next = [&](const SearchDimension* its) {
+    return !its->when || std::ranges::find(order, its->when->path, &SearchDimension::path) != order.end();
+  };
+  for (auto next = std::ranges::find_if(waiting, is_next); next != waiting.end();
+       next = std::ranges::find_if(waiting, is_next)) {
+    order.push_back(*next);
+    waiting.erase(next);
+  }
+  order.insert(order.end(), waiting.begin(), waiting.end());
+  return order;
 }
 
 // --- what was found ---

@@ -100,11 +100,8 @@ class PopulationFit {
     start(training_, {.engine = describe(places), .notes = {}, .warnings = {}});
     has_started_ = true;
     if (!training_.goes_on) write_progress();
-    best_ = population_.best();
-    if (best_ && is_written(*best_)) written_ = best_;
-    // One that was killed when these were in the log has not told of them.
-    for (std::int64_t generation = training_.steps_before + 1; generation <= population_.finished(); ++generation)
-      end_generation(generation);
+    if (const auto best = population_.best(); best && is_written(*best)) written_ = best;
+    tell_what_is_not_told();
     const PopulationResult result = run_generations();
     // Unless it is; a run that was killed may have left it to this one.
     const bool is_another = write_best(result.generations);
@@ -215,16 +212,18 @@ class PopulationFit {
 
   // What members begin with; those that have begun need it no more.
   void settle_first_weights() {
-    const std::string given = training_.weights ? fs::absolute(training_.options.from).string() : "";
-    if (!training_.goes_on) {
+    const std::string given = training_.weights ? fs::absolute(training_.options.from).lexically_normal().string() : "";
+    const bool all_have_begun = population_.finished() > 0;
+    if (!training_.goes_on || (!all_have_begun && !knows_progress_)) {
       progress_.from = given;
-    } else if (population_.finished() > 0 && !given.empty()) {
+    } else if (all_have_begun && !given.empty()) {
       training_.warnings.push_back(
           fmt::format("{} is not used: the population goes on", training_.options.from.string()));
-    } else if (population_.finished() == 0 && given.empty() && !progress_.from.empty()) {
-      throw UsageError(fmt::format(
-          "some members have not begun yet, and the others began with weights; expected the same, --from {}",
-          progress_.from));
+    } else if (!all_have_begun && given != progress_.from) {
+      throw UsageError(fmt::format("some members have not begun yet, and the others began {}",
+                                   progress_.from.empty()
+                                       ? "without weights; expected no --from"
+                                       : "with weights; expected the same, --from " + progress_.from));
     }
     if (!progress_.from.empty())
       training_.warnings.push_back(
@@ -240,7 +239,6 @@ class PopulationFit {
       return;
     }
     training_.folder.emplace(output);
-    if (fs::is_directory(output / "members")) AtomicFile::remove_temporaries(output / "members");
     if (!PopulationLog(output / "population.jsonl").read().empty()) {
       compare_with_earlier();
       population_.resume();
@@ -298,7 +296,8 @@ class PopulationFit {
                    .evaluated = its.at("evaluated").integer(),
                    .from = its.at("from").string()};
     } catch (const UsageError&) {
-      progress_ = {.told = population_.finished()};  // nothing of what is learnt depends on it
+      progress_ = {.told = population_.finished()};
+      knows_progress_ = false;
     }
   }
 
@@ -344,6 +343,22 @@ class PopulationFit {
       its.is_best = true;
     }
     training_.events.tell(its);
+  }
+
+  // What is in the log, and a run that was killed has not told of; nor of members that are further than the others,
+  // whose generation has not ended. What they measured beside their scores is gone.
+  void tell_what_is_not_told() {
+    std::int64_t last = 0;
+    for (const MemberRecord& record : population_.history()) {
+      last = std::max(last, record.generation);
+      const bool is_told = record.generation <= training_.steps_before;
+      if (is_told && record.score && (!best_ || is_better(*record.score, *best_->score))) best_ = record;
+    }
+    for (std::int64_t generation = training_.steps_before + 1; generation <= last; ++generation) {
+      for (const MemberRecord& record : population_.of_generation(generation)) tell_member(record, {});
+      if (generation <= population_.finished()) end_generation(generation);
+    }
+    best_ = population_.best();
   }
 
   void end_generation(std::int64_t generation) {
@@ -458,6 +473,7 @@ class PopulationFit {
   std::optional<MemberProcesses> processes_;
   bool has_started_ = false;
   Progress progress_;
+  bool knows_progress_ = true;
   std::optional<MemberRecord> best_;
   std::optional<MemberRecord> written_;  // whose weights are in checkpoints/
 };

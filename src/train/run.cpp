@@ -473,7 +473,7 @@ void read_search(const JsonValue& value, Run& run) {
         .error(
             R"(there is nothing to search; expected a key "search" in the run file, as in {"optimizer.lr": {"float": [0.001, 1], "scale": "log"}})");
   run.search = search_space_from_json(*search);
-  if (run.data.options.split.validation == 0)
+  if (run.data.options.split.validation == 0 && !run.data.opened_by.has_validation)
     throw value.at("data").error(
         R"(members are compared by rows for validation, and there are none; expected them, as in "split": {"validation": 0.1})");
   detail::refuse_impossible_search(*search, run);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,8 @@
 #include <tutti/collective/collectives.hpp>
 #include <tutti/strategy/training_strategy.hpp>
 #include <tutti/train/trainer.hpp>
+
+#include "run_values.hpp"
 
 namespace tutti::detail {
 namespace {
@@ -79,6 +82,25 @@ void find_strategy_changes(const Json& before, const Json& now, std::vector<std:
   }
 }
 
+// A file that is not where it was, and has the same name now, is the same one.
+void follow_moved_files(Json& before, const Json& now) {
+  if (before.is_object() && now.is_object()) {
+    for (const auto& [key, value] : now.items()) {
+      if (before.contains(key)) follow_moved_files(before[key], value);
+    }
+  }
+  if (before.is_array() && now.is_array()) {
+    for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) follow_moved_files(before[i], now[i]);
+  }
+  if (!before.is_string() || !now.is_string()) return;
+  const std::filesystem::path was = before.get<std::string>();
+  const std::filesystem::path is = now.get<std::string>();
+  std::error_code problem;
+  if (was.is_absolute() && is.is_absolute() && was.filename() == is.filename() &&
+      !std::filesystem::exists(was, problem))
+    before = now;
+}
+
 // Where a file lies may differ from host to host.
 void leave_folders_out(Json& value) {
   if (value.is_string()) value = std::filesystem::path(value.get<std::string>()).filename().string();
@@ -114,11 +136,12 @@ std::vector<std::string> changes_since(const Json& before, const Json& now) {
 }
 
 void refuse_other_population(const Json& before, const Json& now) {
-  const auto refuse_unless_same = [](const char* path, const Json& was, const Json& is) {
+  const auto refuse_unless_same = [](const std::string& path, const Json& was, const Json& is) {
+    const auto told = [](const Json& value) { return value.is_null() ? "nothing" : value.dump(); };
     if (was != is)
       throw UsageError(
           fmt::format("{}: the population was trained with {}, and this is {}; --output takes another folder", path,
-                      was.dump(), is.dump()));
+                      told(was), told(is)));
   };
   const auto best_by = [](const Json& run) { return run.value("train", Json::object()).value("best_by", Json()); };
   // The loss, where no metric is meant.
@@ -138,8 +161,17 @@ void refuse_other_population(const Json& before, const Json& now) {
     const Json strategy = whole_strategy_in(run);
     return strategy.is_object() ? strategy.value("population_size", Json()) : Json();
   };
-  const auto split = [](const Json& run) { return run.value("data", Json::object()).value("split", Json()); };
-  refuse_unless_same("data.split", split(before), split(now));
+  // Rows are others where they come from elsewhere; what members may differ in says how they are trained with.
+  const Json data = now.value("data", Json::object());
+  Json data_before = before.value("data", Json::object());
+  follow_moved_files(data_before, data);
+  Json all_data = data;
+  all_data.update(data_before);
+  for (const auto& [key, value] : all_data.items()) {
+    const std::string path = "data." + key;
+    if (!may_change_between_phases(path))
+      refuse_unless_same(path, data_before.value(key, Json()), data.value(key, Json()));
+  }
   refuse_unless_same("seed", before.value("seed", Json()), now.value("seed", Json()));
   refuse_unless_same("train.best_by", best_by(before), best_by(now));
   refuse_unless_same("what train.best_by compares", judge(before), judge(now));

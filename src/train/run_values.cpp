@@ -127,13 +127,25 @@ std::vector<std::string> layout_of(const Graph& graph) {
   return layout;
 }
 
-// The strategies of a graph and of what is in it; by path, where they have one of their own.
-std::map<std::string, TrainingStrategy> strategies_of(const Graph& graph) {
+// The strategies of what is in a graph; by path, where they have one of their own. Not the graph's, which a member has
+// from its population, nor the same once more.
+std::map<std::string, TrainingStrategy> strategies_inside(const Graph& graph) {
   std::map<std::string, TrainingStrategy> all;
   for (const Subgraph& subgraph : graph.subgraphs()) {
-    if (subgraph.strategy) all.emplace(subgraph.path, *subgraph.strategy);
+    if (!subgraph.path.empty() && subgraph.strategy &&
+        !std::holds_alternative<strategy::PopulationBased>(*subgraph.strategy))
+      all.emplace(subgraph.path, *subgraph.strategy);
   }
   return all;
+}
+
+// In a graph that has a population there is no other: subgraphs that name it have the strategy of the graph.
+void leave_populations_out(Json& nodes) {
+  for (Json& node : nodes) {
+    const auto strategy = node.find("strategy");
+    if (strategy != node.end() && strategy->value("type", Json()) == "PopulationBased") node.erase(strategy);
+    if (const auto inside = node.find("nodes"); inside != node.end()) leave_populations_out(*inside);
+  }
 }
 
 }  // namespace
@@ -176,6 +188,7 @@ nlohmann::ordered_json document_of_member(const Run& run) {
   const auto& strategy = std::get<strategy::PopulationBased>(run.graph.effective_strategy());
   const TrainingStrategy inner = std::visit([](const auto& its) -> TrainingStrategy { return its; }, strategy.inner);
   document["graph"]["strategy"] = to_json(inner);
+  leave_populations_out(document["graph"]["nodes"]);
   return document;
 }
 
@@ -185,13 +198,8 @@ Run run_of_member(const Run& run, const HyperParameters& values) {
 
 bool have_same_weights(const Run& one, const Run& other) { return layout_of(one.graph) == layout_of(other.graph); }
 
-// Not compared: the graph's own, which a member has from its population.
 bool have_same_strategies(const Run& one, const Run& other) {
-  std::map<std::string, TrainingStrategy> ones = strategies_of(one.graph);
-  std::map<std::string, TrainingStrategy> others = strategies_of(other.graph);
-  ones.erase("");
-  others.erase("");
-  return ones == others;
+  return strategies_inside(one.graph) == strategies_inside(other.graph);
 }
 
 namespace {
@@ -302,12 +310,13 @@ class SearchCheck {
   // Drawn, but for those that are given, whose conditions hold.
   HyperParameters drawn_around(const HyperParameters& given, RandomStream& draws) const {
     HyperParameters values;
-    for (SearchDimension dimension : run_.search.dimensions) {
-      if (const HyperParameter* its = find_in(given, dimension.path)) {
+    for (const SearchDimension* dimension : in_order(run_.search)) {
+      if (const HyperParameter* its = find_in(given, dimension->path)) {
         values.push_back(*its);
-      } else if (is_active(dimension, values)) {
-        dimension.when.reset();
-        values.push_back(draw_values({.dimensions = {dimension}}, draws).front());
+      } else if (is_active(*dimension, values)) {
+        SearchDimension alone = *dimension;
+        alone.when.reset();
+        values.push_back(draw_values({.dimensions = {std::move(alone)}}, draws).front());
       }
     }
     return values;

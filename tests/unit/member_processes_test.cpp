@@ -197,6 +197,26 @@ TEST_P(MemberProcessesTest, EndWhatTheyDoWhereTheRunIsInterrupted) {
   }
 }
 
+TEST_P(MemberProcessesTest, TakeAnotherPopulationWhereOneWasLeftInTheMiddle) {
+  const strategy::PopulationBased strategy{.population_size = 7, .generations = 3};
+  MemberThreads alone(testing::on_threads(1));
+  Population once(options_for(strategy));
+  (void)once.run(alone);
+  on_processes(
+      3, [](Communicator&) { return testing::on_threads(2); },
+      [&](MemberProcesses& pool) {
+        for (const int looks : {1, 2, 5, 9}) {
+          PopulationOptions left = options_for(strategy, 6);
+          int looked = 0;
+          left.is_interrupted = [&] { return ++looked >= looks; };
+          EXPECT_FALSE(Population(left).run(pool).is_finished);
+          Population population(options_for(strategy));
+          EXPECT_TRUE(population.run(pool).is_finished);
+          EXPECT_EQ(population.history(), once.history());
+        }
+      });
+}
+
 // A member may train for longer than others wait for each other: who has nothing to do hears that all is well.
 TEST_P(MemberProcessesTest, WaitForAMemberThatGoesOn) {
   struct Long final : Summer {

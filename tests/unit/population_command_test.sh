@@ -48,9 +48,20 @@ for threads in 1 3; do
   expect 0 "" "${short[@]}" --quiet --output "threads$threads" --set "graph.strategy.threads=$threads"
   expect 0 "" cmp once/population.jsonl "threads$threads/population.jsonl"
 done
-for after in 0.4 0.7 0.9 1.1 1.3; do
-  (timeout -s KILL "$after" "${short[@]}" --quiet --output killed --resume) >/dev/null 2>&1
-done
+# <lines> <folder> <option>...: as soon as its log has so many, or with 0 its members have a folder. It is counted where it was training.
+landed=0
+lines_of() { if [[ -f $1/population.jsonl ]]; then wc -l <"$1/population.jsonl"; else echo 0; fi; }
+kill_at() {
+  local lines=$1 folder=$2 status=0
+  "${short[@]}" --quiet --output "$folder" --resume "${@:3}" >/dev/null 2>&1 &
+  job=$!
+  until [[ -d $folder/members ]] && (($(lines_of "$folder") >= lines)) || ! kill -0 $job 2>/dev/null; do sleep 0.01; done
+  kill -9 $job 2>/dev/null
+  wait $job 2>/dev/null || status=$?
+  ((status == 137 && $(lines_of "$folder") < 24)) && landed=$((landed + 1))
+}
+for lines in 0 1 7 13; do kill_at $lines killed; done
+expect 0 "" test $landed -ge 2
 expect 0 "finished at generation 4" "${short[@]}" --quiet --output killed --resume
 expect 0 "" cmp once/population.jsonl killed/population.jsonl
 expect 0 "" cmp once/best_run.json <(sed 's|killed/best_run|once/best_run|' killed/best_run.json)
@@ -93,9 +104,9 @@ expect 1 "" test -e never
 expect 0 "finished at generation 4" "${short[@]}" --quiet --output free --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' free/population.jsonl
 expect_replay free
-for after in 0.5 0.8 1.1; do
-  (timeout -s KILL "$after" "${short[@]}" --quiet --output freed --resume --set 'graph.strategy.pace="asynchronous"') >/dev/null 2>&1
-done
+landed=0
+for lines in 1 4 9 15; do kill_at $lines freed --set 'graph.strategy.pace="asynchronous"'; done
+expect 0 "" test $landed -ge 2
 expect 0 "finished at generation 4" "${short[@]}" --quiet --output freed --resume --set 'graph.strategy.pace="asynchronous"'
 expect 0 "24" grep -c '"hyper_parameters"' freed/population.jsonl
 expect_replay freed

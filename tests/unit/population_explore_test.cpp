@@ -86,24 +86,53 @@ TEST(Explore, DrawsEvenlyAlongTheScale) {
   }
 }
 
-TEST(Explore, PerturbsByTheFactorAlongTheScale) {
-  const SearchSpace space{{{"log", Float{1e-6, 1e6, Scale::log}}, {"reverse", Float{1, 3, Scale::reverse_log}}}};
-  RandomStream draws({1});
-  double least = 1e9;
-  double most = 0;
-  for (int i = 0; i < 500; ++i) {
-    const HyperParameters next =
-        explore(space, strategy::Perturbation{.factor = 0.2}, {{"log", "10"}, {"reverse", "2.5"}}, draws);
-    least = std::min(least, number_in(next, "log"));
-    most = std::max(most, number_in(next, "log"));
-    // What lies between it and the mirror of the lower end is what is multiplied: 4 - 2.5.
-    EXPECT_GE(number_in(next, "reverse"), 4 - 1.5 * 1.2);
-    EXPECT_LE(number_in(next, "reverse"), 4 - 1.5 * 0.8);
+// A scale says where values are drawn; the factor is one of the value itself.
+TEST(Explore, PerturbsByTheFactorOnEveryScale) {
+  for (const Scale scale : {Scale::linear, Scale::log, Scale::reverse_log}) {
+    const SearchSpace space{{{"wide", Float{1e-6, 1e6, scale}}, {"narrow", Float{1, 3, scale}}}};
+    RandomStream draws({1});
+    double least = 1e9;
+    double most = 0;
+    for (int i = 0; i < 500; ++i) {
+      const HyperParameters next =
+          explore(space, strategy::Perturbation{.factor = 0.2}, {{"wide", "10"}, {"narrow", "2.75"}}, draws);
+      least = std::min(least, number_in(next, "wide"));
+      most = std::max(most, number_in(next, "wide"));
+      EXPECT_GE(number_in(next, "narrow"), 2.75 * 0.8);
+      EXPECT_LE(number_in(next, "narrow"), 3);
+    }
+    EXPECT_GE(least, 8);
+    EXPECT_LE(most, 12);
+    EXPECT_LT(least, 8.1);
+    EXPECT_GT(most, 11.9);
   }
-  EXPECT_GE(least, 8);
-  EXPECT_LE(most, 12);
-  EXPECT_LT(least, 8.1);
-  EXPECT_GT(most, 11.9);
+}
+
+// JSON's objects have no order: a parent may stand after its children, and what stands right is drawn as it stands.
+TEST(Explore, DrawsAParentBeforeItsChildrenWhereverItStands) {
+  const SearchSpace space = many_dimensions();
+  SearchSpace turned = space;
+  std::ranges::reverse(turned.dimensions);
+  validate(turned);
+  const auto paths_of = [](const std::vector<const SearchDimension*>& order) {
+    std::vector<std::string> paths;
+    for (const SearchDimension* its : order) paths.push_back(its->path);
+    return paths;
+  };
+  const std::vector<std::string> unchanged = paths_of(in_order(space));
+  for (std::size_t i = 0; i < unchanged.size(); ++i) EXPECT_EQ(unchanged[i], space.dimensions[i].path);
+  EXPECT_EQ(paths_of(in_order(turned)),
+            (std::vector<std::string>{"c", "when.adam", "when.nested", "when.sgd", "i.two", "i.reverse", "i.log",
+                                      "i.linear", "f.narrow", "f.reverse", "f.log", "f.linear"}));
+  std::set<std::size_t> sizes;
+  RandomStream draws({3});
+  HyperParameters values = draw_values(turned, draws);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(why_not_in(turned, values).value_or(""), "");
+    sizes.insert(values.size());
+    values = explore(turned, strategy::Perturbation{.resample = 0.3}, values, draws);
+  }
+  EXPECT_EQ(sizes, (std::set<std::size_t>{9, 10, 11}));
 }
 
 TEST(Explore, MovesSmallWholeNumbersInTheLongRun) {
@@ -169,6 +198,30 @@ TEST(SearchSpace, IsTheSameAfterItWasWritten) {
   EXPECT_EQ(again, space);
 }
 
+// As a program writes them that sorts its keys.
+TEST(SearchSpace, KnowsAConditionOnWhatStandsLater) {
+  const SearchSpace space =
+      read_space(R"({"optimizer.momentum": {"conditional": {"float": [0.5, 0.99]}, "when": {"optimizer.name": "sgd"}},
+                     "optimizer.name": {"categorical": ["sgd", "adam"]}})");
+  ASSERT_EQ(space.dimensions.size(), 2U);
+  EXPECT_EQ(space.dimensions[0].path, "optimizer.momentum");
+  EXPECT_EQ(in_order(space)[0]->path, "optimizer.name");
+  EXPECT_EQ(read_space(to_json(space).dump()), space);
+}
+
+TEST(SearchSpace, RefusesWhatWasPutTogetherWrong) {
+  const search::Condition asks_a{"a", {"1"}};
+  const search::Condition asks_b{"b", {"1"}};
+  const auto why = [](const SearchSpace& space) { return usage_error([&] { validate(space); }); };
+  EXPECT_EQ(why({{{"a", Int{0, 1}}, {"a", Int{0, 1}}}}), "the search space: a: it is there twice");
+  EXPECT_EQ(why({{{"a", Int{0, 1}, asks_b}}}),
+            "the search space: a: \"when\" asks for b, and no dimension has that path");
+  EXPECT_EQ(why({{{"a", Int{0, 1}, asks_b}, {"b", Int{0, 1}, asks_a}}}),
+            "the search space: a: its condition goes in a circle: a asks for b, which asks for a");
+  EXPECT_EQ(why({{{"a", Int{0, 1}, asks_b}, {"b", Categorical{{"1", "no JSON"}}}}}),
+            "the search space: b: this is no JSON: no JSON");
+}
+
 TEST(SearchSpace, RefusesByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"({})", "s:1:1: expected what to search"},
@@ -188,7 +241,12 @@ TEST(SearchSpace, RefusesByName) {
       {R"({"a": {"categorical": ["x"]}})", "a: expected at least two values, found 1"},
       {R"({"a": {"categorical": [1, 1.0]}})", "is there twice"},
       {R"({"a": {"categorical": [1, 2], "scale": "log"}})", "scale"},
-      {R"({"a": {"conditional": {"int": [0, 1]}, "when": {"b": 1}}})", "asks for b, and no dimension before"},
+      {R"({"a": {"conditional": {"int": [0, 1]}, "when": {"b": 1}}})", "a: \"when\" asks for b, and no dimension has"},
+      {R"({"a": {"conditional": {"int": [0, 1]}, "when": {"a": 1}}})",
+       "a: its condition goes in a circle: a asks for a"},
+      {R"({"d": {"conditional": {"int": [0, 1]}, "when": {"a": 1}}, "a": {"conditional": {"int": [0, 1]}, "when": {"b": 1}},
+           "b": {"conditional": {"int": [0, 1]}, "when": {"c": 1}}, "c": {"conditional": {"int": [0, 1]}, "when": {"a": 1}}})",
+       "a: its condition goes in a circle: a asks for b, which asks for c, which asks for a"},
       {R"({"b": {"float": [0, 1]}, "a": {"conditional": {"int": [0, 1]}, "when": {"b": 1}}})", "numbers with a point"},
       {R"({"b": {"categorical": [1, 2]}, "a": {"conditional": {"int": [0, 1]}, "when": {"b": [1, 3]}}})",
        "b never is 3; it is one of 1, 2"},

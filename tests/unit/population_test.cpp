@@ -336,6 +336,160 @@ TEST(Population, BeginsAnewWhereItIsNotResumed) {
   EXPECT_EQ(PopulationLog(options.folder / "population.jsonl").read(), second.history());
 }
 
+// A store knows nothing of who has written what it finds.
+TEST(Population, RemovesWhatAnotherPopulationHasLeftInTheFolder) {
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    const ScratchFolder folder;
+    PopulationOptions options = options_for({.population_size = 3, .generations = 6, .pace = pace});
+    options.folder = folder.path();
+    MemberThreads pool(on_threads(2));
+    (void)Population(options).run(pool);
+    // As a kill leaves it while a state is written.
+    std::ofstream(folder.path() / "members" / ".tutti-4711-1.tmp") << "half of it";
+    options.strategy.population_size = 2;
+    options.strategy.generations = 2;
+    (void)Population(options).run(pool);
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "members")) {
+      const std::string name = entry.path().filename();
+      EXPECT_TRUE(name.starts_with("generation-1-") || name.starts_with("generation-2-")) << name;
+      EXPECT_EQ(name.find("member-2"), std::string::npos) << name;
+    }
+  }
+}
+
+TEST(Population, RemovesWhatAKillLeftHalfWritten) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 3, .generations = 2});
+  options.folder = folder.path();
+  MemberThreads pool(on_threads(2));
+  (void)Population(options).run(pool);
+  const std::filesystem::path half = folder.path() / "members" / ".tutti-4711-1.tmp";
+  std::ofstream(half) << "half of it";
+  Population population(options);
+  population.resume();
+  (void)population.run(pool);
+  EXPECT_FALSE(std::filesystem::exists(half));
+  EXPECT_EQ(population.history().size(), 6U);
+}
+
+TEST(Population, GoesOnFromTheGenerationBeforeHoweverFewAreKept) {
+  const ScratchFolder folder;
+  PopulationOptions options = options_for({.population_size = 4, .generations = 4});
+  options.folder = folder.path();
+  options.keep_last = 1;
+  MemberThreads pool(on_threads(2));
+  Population once(options);
+  (void)once.run(pool);
+  std::ofstream(folder.path() / "members" / "generation-4-member-2.safetensors") << "damage";
+  Population population(options);
+  population.resume();
+  EXPECT_EQ(population.finished(), 3);
+  (void)population.run(pool);
+  EXPECT_EQ(population.history(), once.history());
+}
+
+// --- a pool that others have used ---
+
+TEST(MemberThreads, TellNothingOfWhatWasCancelled) {
+  struct Waiting final : Summer {
+    Waiting(const MemberTask& task, std::atomic<int>& its_begun, std::atomic<bool>& go)
+        : Summer(task), begun(its_begun), let_go(go) {}
+    void train(const MemberTask& task) override {
+      Summer::train(task);
+      if (task.generation > 1) return;
+      ++begun;
+      begun.notify_all();
+      let_go.wait(false);
+    }
+    std::atomic<int>& begun;
+    std::atomic<bool>& let_go;
+  };
+  std::atomic<int> begun = 0;
+  std::atomic<bool> let_go = false;
+  MemberThreads pool(
+      {.make = [&](const MemberTask& task) { return std::make_unique<Waiting>(task, begun, let_go); }, .threads = 2});
+  const HyperParameters values{{"rate", "0.5"}, {"kind", "1"}};
+  for (const std::int64_t member : {0, 1}) pool.begin({.member = member, .hyper_parameters = values});
+  begun.wait(0);
+  pool.cancel();
+  pool.begin({.member = 7, .generation = 2, .hyper_parameters = values});
+  let_go = true;
+  let_go.notify_all();
+  const std::optional<MemberReply> reply = pool.next(1min);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->member, 7);
+  EXPECT_EQ(reply->failure, "");
+  EXPECT_EQ(pool.next(1min), std::nullopt);
+  // What is through, and was not asked for, is forgotten, too.
+  pool.begin({.member = 8, .generation = 2, .hyper_parameters = values});
+  pool.cancel();
+  EXPECT_EQ(pool.next(1min), std::nullopt);
+}
+
+TEST(Population, TakesAPoolThatAnotherHasLeftInTheMiddle) {
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    const PopulationBased strategy{.population_size = 5, .generations = 4, .pace = pace};
+    for (const int threads : {1, 3}) {
+      MemberThreads pool(on_threads(threads));
+      for (int looks = 1; looks < 12; ++looks) {
+        for (const bool throws : {false, true}) {
+          PopulationOptions left = options_for(strategy, 6);
+          int looked = 0;
+          left.is_interrupted = [&] {
+            if (++looked < looks) return false;
+            if (throws) throw std::runtime_error("enough");
+            return true;
+          };
+          if (throws)
+            EXPECT_THROW((void)Population(left).run(pool), std::runtime_error);
+          else
+            EXPECT_FALSE(Population(left).run(pool).is_finished);
+          Population population(options_for(strategy));
+          EXPECT_TRUE(population.run(pool).is_finished);
+          for (const MemberRecord& record : population.history()) EXPECT_TRUE(record.score) << record.failure;
+          EXPECT_EQ(population.history().size(), 20U);
+          if (pace == strategy::Pace::in_step) {
+            EXPECT_EQ(population.history(), history_of(strategy, 1));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Population, TakesNoRepliesThatItDoesNotAwait) {
+  // Before each that is awaited it answers for a member that is not there, for a generation to come, and once more for
+  // what it has answered last.
+  struct Chatty final : MemberPool {
+    std::int64_t places() const override { return threads.places(); }
+    void begin(MemberTask task) override { threads.begin(std::move(task)); }
+    std::optional<MemberReply> next(Duration wait) override {
+      const int turn = said++ % 4;
+      if (turn == 0) return MemberReply{.member = 99, .generation = 1, .score = {.value = 1e9}};
+      if (turn == 1) return MemberReply{.member = 0, .generation = 99, .score = {.value = 1e9}};
+      if (turn == 2) return MemberReply{.member = last.member, .generation = last.generation, .score = {.value = 1e9}};
+      std::optional<MemberReply> reply = threads.next(wait);
+      if (reply) last = {.member = reply->member, .generation = reply->generation};
+      return reply;
+    }
+    void cancel() override { threads.cancel(); }
+    MemberThreads threads{on_threads(2)};
+    MemberKey last = {.member = -1, .generation = 1};
+    int said = 0;
+  };
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    const PopulationBased strategy{.population_size = 5, .generations = 4, .pace = pace};
+    Chatty pool;
+    Population population(options_for(strategy));
+    EXPECT_TRUE(population.run(pool).is_finished);
+    EXPECT_EQ(population.history().size(), 20U);
+    EXPECT_LT(*population.best()->score, 100);
+    if (pace == strategy::Pace::in_step) {
+      EXPECT_EQ(population.history(), history_of(strategy, 1));
+    }
+  }
+}
+
 TEST(Population, KeepsAllGenerationsWhereItIsToldTo) {
   const ScratchFolder folder;
   PopulationOptions options = options_for({.population_size = 2, .generations = 5});
@@ -353,12 +507,33 @@ TEST(Population, RefusesToGoOnWithAnotherSpaceOrSize) {
   options.folder = folder.path();
   MemberThreads pool(on_threads(2));
   (void)Population(options).run(pool);
-  options.strategy.population_size = 3;
-  EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("has a member 3, and population_size is 3"),
-            std::string::npos);
-  options.strategy.population_size = 5;
-  EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("was not written in step by 5 members"),
-            std::string::npos);
+  const PopulationLog log(folder.path() / "population.jsonl");
+  const std::vector<MemberRecord> records = log.read();
+  const auto why = [&](std::int64_t members) {
+    options.strategy.population_size = members;
+    return usage_error([&] { Population(options).resume(); });
+  };
+  for (const strategy::Pace pace : {strategy::Pace::in_step, strategy::Pace::asynchronous}) {
+    options.strategy.pace = pace;
+    // However few of them there are.
+    for (const std::ptrdiff_t count : {8, 2}) {
+      log.write({records.begin(), records.begin() + count});
+      for (const std::int64_t members : {3, 5})
+        EXPECT_NE(why(members).find(fmt::format("population.jsonl was written by a population of 4, and "
+                                                "population_size is {}; expected 4, or another folder",
+                                                members)),
+                  std::string::npos)
+            << why(members);
+    }
+  }
+  // Where nobody has written it.
+  options.strategy.pace = strategy::Pace::in_step;
+  std::vector<MemberRecord> older = records;
+  for (MemberRecord& record : older) record.members = 0;
+  log.write(older);
+  EXPECT_NE(why(3).find("has a member 3, and population_size is 3"), std::string::npos);
+  EXPECT_NE(why(5).find("was not written in step by 5 members"), std::string::npos);
+  log.write(records);
   options.strategy.population_size = 4;
   options.space.dimensions[0].range = search::Float{2, 3};
   EXPECT_NE(usage_error([&] { Population(options).resume(); }).find("is of another search space: rate: "),
@@ -678,6 +853,34 @@ TEST(AsynchronousPopulation, DoesAgainWhatCameFromAMemberThatIsDamaged) {
     EXPECT_EQ(population.lineage_of(record).front().generation, 1);
   }
   EXPECT_EQ(seen.size(), 15U);
+}
+
+// What would be dropped may be nearly all of it.
+TEST(AsynchronousPopulation, IsNotGoneOnFromInStep) {
+  const std::vector<MemberRecord> whole = {{.generation = 1, .member = 0},
+                                           {.generation = 1, .member = 1},
+                                           {.generation = 2, .member = 0},
+                                           {.generation = 2, .member = 1}};
+  const auto resumed = [&](const std::vector<MemberRecord>& rest) {
+    const ScratchFolder folder;
+    std::vector<MemberRecord> records = whole;
+    records.insert(records.end(), rest.begin(), rest.end());
+    (void)left_behind(folder.path(), records);
+    PopulationOptions options = options_for({.population_size = 2, .generations = 9});
+    options.folder = folder.path();
+    Population population(options);
+    population.resume();
+    return population.finished();
+  };
+  EXPECT_EQ(resumed({}), 2);
+  EXPECT_EQ(resumed({{.generation = 3, .member = 0}}), 2);  // an append that was cut short
+  const std::vector<std::vector<MemberRecord>> others = {
+      {{.generation = 3, .member = 1}},
+      {{.generation = 3, .member = 0}, {.generation = 4, .member = 0}},
+      {{.generation = 3, .member = 1}, {.generation = 3, .member = 0}, {.generation = 4, .member = 0}}};
+  for (const std::vector<MemberRecord>& rest : others)
+    EXPECT_NE(usage_error([&] { (void)resumed(rest); }).find(R"(expected "pace": "asynchronous", or another folder)"),
+              std::string::npos);
 }
 
 TEST(AsynchronousPopulation, LeavesOutWhatStandsBeforeItsParent) {

@@ -6,14 +6,19 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/base/json.hpp>
+#include <tutti/coordinate/population.hpp>
 #include <tutti/coordinate/population_log.hpp>
 #include <tutti/train/phase.hpp>
 
@@ -197,6 +202,19 @@ TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
 
 // A run that is killed when a generation is in the log, and before anything was made of it; or when the weights of the
 // best are written, and its schedule is not.
+using ToldOfMember = std::tuple<std::int64_t, std::int64_t, double, bool, std::optional<std::int64_t>,
+                                std::vector<std::pair<std::string, std::string>>>;
+
+// From a generation on; what was measured beside the score is in no log.
+std::vector<ToldOfMember> told_of_members(const Told& told, std::int64_t first) {
+  std::vector<ToldOfMember> all;
+  for (const auto& its : told.of<event::MemberEvaluated>()) {
+    if (its.generation >= first)
+      all.emplace_back(its.generation, its.member, its.score, its.is_best, its.parent, its.hyper_parameters);
+  }
+  return all;
+}
+
 TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
   struct Killer final : Observer {
     Killer(std::int64_t its, bool with_checkpoint) : generation(its), has_checkpoint(with_checkpoint) {}
@@ -211,7 +229,7 @@ TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
     bool is_there = false;
   };
   const ScratchFolder scratch;
-  (void)train_small(read_small(population_run(scratch / "once")));
+  const Trained once = train_small(read_small(population_run(scratch / "once")));
   for (const auto& [generation, with_checkpoint] : {std::pair(1, false), std::pair(1, true), std::pair(4, false)}) {
     const std::filesystem::path output = scratch / fmt::format("{}{}", generation, with_checkpoint);
     const auto run = read_small(population_run(output));
@@ -225,6 +243,7 @@ TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
     const auto generations = trained.told->of<event::GenerationEnded>();
     ASSERT_EQ(std::ssize(generations), 4 - (generation - 1));
     EXPECT_EQ(generations.front().generation, generation);
+    EXPECT_EQ(told_of_members(*trained.told, 1), told_of_members(*once.told, generation));
     EXPECT_EQ(text_of(output / "population.jsonl"), text_of(scratch / "once" / "population.jsonl"));
     const auto best = [](const std::filesystem::path& folder) {
       return weights_in(folder / "checkpoints" / "best.safetensors");
@@ -241,6 +260,40 @@ TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
     EXPECT_TRUE(again.result.last_checkpoint.empty());
     EXPECT_TRUE(again.told->of<event::EvaluationEnded>().empty());
     EXPECT_TRUE(again.told->of<event::GenerationEnded>().empty());
+    EXPECT_TRUE(again.told->of<event::MemberEvaluated>().empty());
+  }
+}
+
+// Throws as soon as so many members are through with a generation that not all have finished.
+struct EndsAfterMembers final : Observer {
+  explicit EndsAfterMembers(std::int64_t its) : members(its) {}
+  void on(const Event& event) override {
+    const auto* went_on = std::get_if<event::GenerationWentOn>(&event);
+    if (went_on != nullptr && went_on->through == members) throw Error("killed");
+  }
+  std::int64_t members;
+};
+
+void train_until_members(const tutti::Run& run, std::int64_t members, const std::filesystem::path& from = {}) {
+  Events events;
+  events.add(std::make_shared<EndsAfterMembers>(members));
+  EXPECT_THROW((void)train(run, events, {.from = from}), Error);
+}
+
+// A table of the generation that ends after it has all of them.
+TEST(PopulationTrain, TellsOfMembersThatAreFurtherThanOthersWhereItGoesOn) {
+  const ScratchFolder scratch;
+  const auto run = read_small(population_run(scratch / "run", {{"pace", "asynchronous"}, {"threads", 1}}));
+  train_until_members(run, 3);
+  const std::vector<MemberRecord> before = records_in(scratch / "run");
+  ASSERT_EQ(before.size(), 3U);
+  const Trained trained = train_small(run, {.resume = true});
+  const auto members = told_of_members(*trained.told, 1);
+  ASSERT_EQ(members.size(), 20U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(std::get<0>(members[i]), before[i].generation);
+    EXPECT_EQ(std::get<1>(members[i]), before[i].member);
+    EXPECT_EQ(std::get<2>(members[i]), before[i].score);
   }
 }
 
@@ -318,6 +371,30 @@ TEST(PopulationTrain, BeginsAgainWithTheWeightsThatItBeganWith) {
   EXPECT_EQ(text_of(scratch / "run" / "population.jsonl"), text_of(scratch / "once" / "population.jsonl"));
 }
 
+// Each at its own pace, some have weights and others do not yet.
+TEST(PopulationTrain, GoesOnWithTheFirstWeightsOfThoseThatHaveBegun) {
+  const ScratchFolder scratch;
+  const std::filesystem::path from = first_weights(scratch.path());
+  const std::filesystem::path other = scratch / "other.safetensors";
+  std::filesystem::copy_file(from, other);
+  const auto begun = [&](const std::string& name, const std::filesystem::path& with) {
+    const Json run = population_run(scratch / name, {{"pace", "asynchronous"}, {"threads", 1}, {"generations", 2}});
+    train_until_members(read_small(run), 2, with);
+    EXPECT_EQ(records_in(scratch / name).size(), 2U);
+    return read_small(run);
+  };
+  const tutti::Run with = begun("with", from);
+  const tutti::Run without = begun("without", {});
+  const std::string expected = "the others began with weights; expected the same, --from " + from.string();
+  for (const std::filesystem::path& wrong : {std::filesystem::path(), other})
+    EXPECT_THAT(usage_error([&] { (void)train_small(with, {.resume = true, .from = wrong}); }), HasSubstr(expected));
+  EXPECT_THAT(usage_error([&] { (void)train_small(without, {.resume = true, .from = from}); }),
+              HasSubstr("the others began without weights; expected no --from"));
+  const std::filesystem::path same = scratch / "before" / ".." / std::filesystem::relative(from, scratch.path());
+  EXPECT_EQ(train_small(with, {.resume = true, .from = same}).result.step, 2);
+  EXPECT_EQ(train_small(without, {.resume = true}).result.step, 2);
+}
+
 TEST(PopulationTrain, RefusesWhatNoMemberCanBeBeforeItBegins) {
   const ScratchFolder scratch;
   const Json good = population_run(scratch / "run", {{"generations", 1}});
@@ -377,6 +454,10 @@ TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
               HasSubstr(R"(train.best_by: the population was trained with "accuracy", and this is "loss")"));
   EXPECT_THAT(why([](Json& its) { its["data"]["split"]["validation"] = 0.3; }),
               HasSubstr("data.split: the population was trained with"));
+  EXPECT_THAT(why([](Json& its) { its["data"]["rows"] = 60; }),
+              HasSubstr("data.rows: the population was trained with nothing, and this is 60; --output takes"));
+  EXPECT_THAT(why([](Json& its) { its["data"]["standardise"] = true; }),
+              HasSubstr("data.standardise: the population was trained with false, and this is true"));
   EXPECT_THAT(why([](Json& its) { its["seed"] = 6; }), HasSubstr("seed: the population was trained with 5"));
   EXPECT_THAT(why([](Json& its) {
                 its["graph"]["strategy"]["generation"] = {{"epochs", 2}};
@@ -403,10 +484,173 @@ TEST(PopulationTrain, GoesOnOnlyWithWhatCanBeCompared) {
   Json other = run;
   other["graph"]["strategy"]["generations"] = 3;
   other["graph"]["strategy"]["explore"] = {{"method", "Resample"}};
+  other["data"].update({{"batch_size", 11}, {"shuffle", false}});
   const Trained trained = train_small(read_small(other), {.resume = true});
   EXPECT_EQ(trained.result.step, 3);
   ASSERT_EQ(trained.told->of<event::Warned>().size(), 1U);
-  EXPECT_THAT(trained.told->of<event::Warned>()[0].sentence, HasSubstr(": graph.strategy.explore"));
+  EXPECT_THAT(trained.told->of<event::Warned>()[0].sentence,
+              HasSubstr(": data.batch_size, data.shuffle, graph.strategy.explore"));
+}
+
+// Where it lies now is where it is read from.
+TEST(PopulationTrain, GoesOnWithAFileThatWasMovedAndNotWithAnother) {
+  const ScratchFolder scratch;
+  std::string rows = "a,b,c,d,kind\n";
+  RandomStream draws({4});
+  for (int i = 0; i < 80; ++i) {
+    for (int k = 0; k < 4; ++k) rows += fmt::format("{},", draws.normal() + (k == i % 3 ? 2 : 0));
+    rows += fmt::format("{}\n", "xyz"[i % 3]);
+  }
+  const auto file_in = [&](const char* folder) {
+    std::filesystem::create_directories(scratch / folder);
+    return scratch / folder / "points.csv";
+  };
+  std::ofstream(file_in("first")) << rows;
+  Json run = population_run(scratch / "run", {{"generations", 1}});
+  run["data"] = {{"source", "csv"},
+                 {"file", file_in("first").string()},
+                 {"label", "kind"},
+                 {"batch_size", 10},
+                 {"drop_last", true}};
+  run["data"]["split"] = {{"validation", 0.2}};
+  run["graph"]["inputs"] = {{"features", {4}}};
+  run["graph"]["nodes"][0]["inputs"] = {"features"};
+  (void)train_small(read_small(run));
+  run["graph"]["strategy"]["generations"] = 2;
+  run["data"]["file"] = file_in("second").string();
+  std::filesystem::copy_file(file_in("first"), file_in("second"));
+  EXPECT_THAT(usage_error([&] { (void)train_small(read_small(run), {.resume = true}); }),
+              HasSubstr("data.file: the population was trained with \"" + file_in("first").string()));
+  std::filesystem::remove(file_in("first"));
+  EXPECT_EQ(train_small(read_small(run), {.resume = true}).result.step, 2);
+}
+
+// Rows for validation that nobody split off.
+TEST(PopulationTrain, ComparesByRowsThatTheSourceHasForIt) {
+  const ScratchFolder scratch;
+  Json run = population_run(scratch / "run", {{"generations", 2}});
+  run["data"].erase("split");
+  run["data"]["source"] = "judged";
+  const auto read_judged = [&](bool says_so, bool has_them) {
+    Registry points;
+    add_points(points);
+    const DataSource source = points.data_sources.at(JsonDocument::parse(R"("points")").root())
+                                  .resolve(Options(JsonDocument::parse("{}").root()));
+    Registry registry;
+    registry.data_sources.add({.name = "judged", .resolve = [=](const Options&) {
+                                 DataSource judged = source;
+                                 judged.has_validation = says_so;
+                                 judged.open = [=] {
+                                   DataSplits data = source.open();
+                                   if (has_them) data.validation = std::exchange(data.test, nullptr);
+                                   return data;
+                                 };
+                                 return judged;
+                               }});
+    return read_small(run, registry);
+  };
+  EXPECT_THAT(usage_error([&] { (void)read_judged(false, true); }), HasSubstr("there are none"));
+  EXPECT_THAT(usage_error([&] { (void)train_small(read_judged(true, false)); }),
+              HasSubstr("the source was to have rows for validation of its own, and has none"));
+  const Trained trained = train_small(read_judged(true, true));
+  EXPECT_EQ(trained.result.step, 2);
+  EXPECT_EQ(trained.result.best.of, "validation accuracy");
+  run["data"]["split"] = {{"validation", 0.25}};
+  EXPECT_THAT(usage_error([&] { (void)read_judged(true, true); }),
+              HasSubstr("data.split.validation: the source has rows for validation of its own"));
+}
+
+TEST(PopulationTrain, TakesASubgraphThatSaysThatItIsTrainedAsTheWholeIs) {
+  const ScratchFolder scratch;
+  const Json run = population_run(scratch / "run", {{"generations", 2}, {"inner", data_parallel(2)}});
+  (void)train_small(read_small(run));
+  Json twice = run;
+  twice["output"] = (scratch / "twice").string();
+  twice["graph"]["nodes"][1]["strategy"] = run["graph"]["strategy"];
+  const Trained trained = train_small(read_small(twice));
+  EXPECT_EQ(text_of(scratch / "twice" / "population.jsonl"), text_of(scratch / "run" / "population.jsonl"));
+  Registry registry;
+  add_points(registry);
+  const auto replay = read_run(JsonDocument::read_file(scratch / "twice" / "best_run.json").root(), registry);
+  EXPECT_EQ(last_score(*train_small(replay).told, "validation", "accuracy"), *trained.result.best.value);
+}
+
+// --- values that are changed take effect ---
+
+// Of rows of images of one channel, with a network that augments and drops.
+Json image_run(const std::filesystem::path& output) {
+  Json run = population_run(output);
+  run["data"] = Json::parse(R"({"source": "pictures", "batch_size": 10, "augment": {"shift": 1},
+      "split": {"validation": 0.25, "shuffle": false}})");
+  run["graph"] = Json::parse(R"({"inputs": {"image": [1, 4, 4]}, "nodes": [
+      {"id": "flat", "op": "flatten", "inputs": ["image"]},
+      {"id": "hidden", "op": "linear", "inputs": ["flat"], "units": 6},
+      {"id": "drop", "op": "dropout", "inputs": ["hidden"], "p": 0.2},
+      {"id": "logits", "op": "linear", "inputs": ["drop"], "units": 3}], "outputs": ["logits"]})");
+  run["loss"] = {{"name", "cross_entropy"}, {"label_smoothing", 0.05}};
+  run["optimizer"] = Json::parse(R"({"name": "sgd", "lr": 0.05, "momentum": 0.9})");
+  run["train"] = {{"clip_norm", 0.5}};
+  return run;
+}
+
+tutti::Run read_pictures(const Json& document) {
+  Registry registry;
+  registry.data_sources.add(
+      {.name = "pictures", .resolve = [](const Options&) {
+         return DataSource{
+             .description = {.inputs = {{"image", {.shape = {1, 4, 4}}}},
+                             .target = {.shape = {}, .type = ValueType::int64},
+                             .classes = 3},
+             .open =
+                 [] {
+                   RandomStream draws({8});
+                   torch::Tensor images = torch::empty({60, 1, 4, 4});
+                   torch::Tensor kinds = torch::empty({60}, torch::kInt64);
+                   for (std::int64_t i = 0; i < images.numel(); ++i)
+                     images.data_ptr<float>()[i] = static_cast<float>(draws.normal());
+                   for (std::int64_t i = 0; i < 60; ++i)
+                     kinds.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(draws.below(3));
+                   return DataSplits{.train = std::make_shared<TensorDataset>(std::vector{images}, kinds)};
+                 },
+             .has_test = false};
+       }});
+  return read_small(document, registry);
+}
+
+TEST(PopulationTrain, TrainsAMemberAsARunThatHasItsValues) {
+  for (
+      const char* search :
+      {R"({"optimizer.lr": {"float": [0.1, 0.5], "scale": "log"}})", R"({"optimizer.momentum": {"float": [0, 0.6]}})",
+       R"({"optimizer.name": {"categorical": ["adam", "rmsprop"]}, "optimizer.momentum": {"conditional": {"float": [0, 0.5]},
+            "when": {"optimizer.name": "rmsprop"}}})",
+       R"({"schedule": {"categorical": ["cosine", {"name": "linear"}]}})", R"({"graph.drop.p": {"float": [0.4, 0.6]}})",
+       R"({"data.batch_size": {"int": [4, 8]}})", R"({"train.clip_norm": {"float": [0.01, 0.1]}})",
+       R"({"train.accumulate": {"int": [2, 3]}})", R"({"loss.label_smoothing": {"float": [0.2, 0.6]}})",
+       R"({"data.augment": {"categorical": [{"flip": true}, {"flip": true, "shift": 2}]}})"}) {
+    const ScratchFolder scratch;
+    Json run = image_run(scratch / "population");
+    run["graph"]["strategy"] = population_run(scratch / "population")["graph"]["strategy"];
+    run["graph"]["strategy"].update({{"population_size", 1}, {"generations", 1}, {"generation", {{"epochs", 2}}}});
+    run["search"] = Json::parse(search);
+    const Trained trained = train_small(read_pictures(run));
+    const std::vector<MemberRecord> records = records_in(scratch / "population");
+    ASSERT_EQ(records.size(), 1U) << search;
+    // Alone, with the member's seed, and its values or those of the file.
+    const auto weights_with = [&](const char* name, const HyperParameters& values) {
+      Json alone = image_run(scratch / name);
+      alone["seed"] = member_seed(5, 0);
+      alone["graph"].erase("strategy");
+      alone.erase("search");
+      alone["train"]["epochs"] = 2;
+      JsonDocument document = JsonDocument::parse(alone.dump());
+      if (find_in(values, "optimizer.name") != nullptr) document = document.without("optimizer.momentum");
+      for (const HyperParameter& value : values) document = document.with(value.path, value.json);
+      return weights_in(train_small(read_pictures(document.root().raw())).result.last_checkpoint);
+    };
+    const ParameterSet member = weights_in(trained.result.last_checkpoint);
+    EXPECT_TRUE(member == weights_with("same", records[0].hyper_parameters)) << search;
+    EXPECT_FALSE(member == weights_with("file", {})) << search;
+  }
 }
 
 // All members failed in the first one, or it was killed before there was more than a log.
@@ -535,8 +779,9 @@ TEST(PopulationTrain, SearchesValuesThatNeedEachOther) {
   const ScratchFolder scratch;
   Json schedules = population_run(scratch / "schedules", {{"generations", 2}});
   schedules["schedule"] = {{"name", "cosine"}};
-  schedules["search"] = Json::parse(R"({"schedule.name": {"categorical": ["cosine", "step"]},
-      "schedule.every": {"conditional": {"int": [1, 5]}, "when": {"schedule.name": "step"}}})");
+  schedules["search"] = Json::parse(R"({
+      "schedule.every": {"conditional": {"int": [1, 5]}, "when": {"schedule.name": "step"}},
+      "schedule.name": {"categorical": ["cosine", "step"]}})");
   Json nesterov = population_run(scratch / "nesterov", {{"generations", 2}});
   nesterov["optimizer"] = {{"name", "sgd"}, {"lr", 0.1}};
   nesterov["search"] = Json::parse(R"({"optimizer.nesterov": {"categorical": [true, false]},

@@ -1,5 +1,6 @@
 #include <tutti/report/population_picture.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -93,6 +94,23 @@ TEST(PopulationPicture, ForgetsWhatWasReadWhereARunStarts) {
   folder.write("population.jsonl", line(1, 0, 0.5));
   picture.on(generation(1));
   EXPECT_EQ(dots(folder), 1u);
+}
+
+// A run that goes on from fewer records than there are does so after it was told to have started.
+TEST(PopulationPicture, ReadsALogFromItsBeginningThatWasWrittenAnew) {
+  for (const std::string& rest :
+       {line(2, 0, 0.25), line(2, 0, 0.25) + line(2, 1, 0.5) + line(3, 0, 0.25), std::string()}) {
+    const ScratchFolder folder;
+    PopulationPicture picture(folder.path(), kAccuracy);
+    picture.on(event::RunStarted{.first_step = 1});
+    append(folder, line(1, 0, 0.5) + line(1, 1, 0.75) + line(2, 0, 0.875));
+    picture.on(generation(1));
+    EXPECT_EQ(dots(folder), 3u);
+    folder.write("population.jsonl", line(1, 0, 0.5) + line(1, 1, 0.75) + rest);
+    picture.on(event::RunEnded{.step = 1});
+    EXPECT_EQ(dots(folder), 2u + static_cast<std::size_t>(std::ranges::count(rest, '\n')));
+    EXPECT_THAT(content_of(folder / "population.svg"), HasSubstr("Best validation accuracy: 0.75, member 1"));
+  }
 }
 
 TEST(PopulationPicture, IsDrawnOfWhatAnEarlierRunHasLeft) {

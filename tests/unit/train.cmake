@@ -27,6 +27,7 @@ if(TUTTI_WITH_TORCH)
             "train_accuracy_hybrid;hybrid=88;unit;long" "train_accuracy_auto_partition;auto_partition=88;unit;long"
             "train_accuracy_data_store;data_store=88;unit;long"
             "train_accuracy_federated;federated=84 federated_asynchronous=84 federated_dirichlet=82 federated_hostile=83 federated_personal=94 federated_stragglers=84;unit;long"
+            "train_accuracy_population;population=87;unit;long"
             "train_accuracy_replicas;parameter_server=88 lock_free=88 decentralized=88 gossip=88 local_steps=88;unit;long")
       list(POP_FRONT case name reaches)
       separate_arguments(reaches)

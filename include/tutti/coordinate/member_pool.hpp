@@ -32,12 +32,13 @@ class MemberPool {
 
   // How many are trained at the same time.
   virtual std::int64_t places() const = 0;
-  // Returns at once; each task is answered once. No more are begun than there are places.
+  // Returns at once; each task is answered once, unless it is cancelled. No more are begun than there are places.
   virtual void begin(MemberTask task) = 0;
   // The next that is through; nothing where none is for so long, or nothing is being done. An Error where a member has
   // not gone on within the pool's deadline.
   virtual std::optional<MemberReply> next(Duration wait) = 0;
-  // What is being done ends at the next go_on(); its replies are failures.
+  // What is being done ends at its next go_on(), and next() tells nothing of it any more, nor of what was through
+  // before. What is begun from then on waits for a place, and is not cancelled.
   virtual void cancel() = 0;
 };
 

@@ -13,9 +13,9 @@
 #include <filesystem>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <set>
 
 #include <tutti/coordinate/population_member.hpp>
 
@@ -50,12 +50,10 @@ class MemberStore {
   using Entry = std::pair<MemberKey, std::shared_ptr<const MemberState>>;
 
   void remember(MemberKey key, std::shared_ptr<const MemberState> state);
-  // In files.
-  std::vector<MemberKey> written() const;
-
   std::filesystem::path folder_;
   std::size_t idle_;
-  std::list<Entry> recent_;  // the last used first
+  std::list<Entry> recent_;                     // the last used first
+  std::optional<std::set<MemberKey>> written_;  // in files, once these were looked for: nobody else writes there
 };
 
 }  // namespace tutti

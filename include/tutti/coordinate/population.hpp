@@ -37,7 +37,9 @@ struct PopulationOptions {
   bool higher_is_better = true;
   // population.jsonl, and members/ with what they go on from; nothing is written where empty.
   std::filesystem::path folder = {};
-  std::int64_t keep_last = 2;  // generations whose members stay in files
+  // Generations whose members stay in files; two at the least, so that there is one to go on from where a file of the
+  // newest is damaged.
+  std::int64_t keep_last = 2;
   // Of the first generation, by member; drawn from the space where empty.
   std::vector<HyperParameters> first = {};
   // In place of the strategy's: what becomes of the hyper-parameters of who took over.
@@ -69,10 +71,12 @@ class Population {
   explicit Population(PopulationOptions options);
 
   // Goes on from what is in the folder. Sentences about what could not be used are told as problems. A UsageError where
-  // it is of another population: more or fewer members, another search space, members in step that were not.
+  // it is of another population: more or fewer members, another search space, members in step that were not. What is
+  // in the folder stays as it is until run().
   void resume();
   // From there, or from the beginning, and what is in the folder goes. Up to the last generation. An Error where all
-  // members fail. Where it was interrupted or throws, the pool may still be at work on what it was given.
+  // members fail. Where it was interrupted or throws, the pool may still be at work on what it was given; the next run
+  // on that pool ends that first, and hears nothing of it.
   PopulationResult run(MemberPool& pool);
 
   // Of all generations, in the order they were evaluated.
@@ -101,12 +105,14 @@ class Population {
   };
 
   std::int64_t size() const { return options_.strategy.population_size; }
+  std::filesystem::path members_folder() const { return options_.folder / "members"; }
   const MemberRecord* last_of(std::int64_t member) const;
   std::vector<MemberResult> results() const;
   Plan plan_for(MemberKey key, const std::optional<std::int64_t>& parent) const;
   void begin(MemberPool& pool, const Plan& plan);
   std::shared_ptr<const MemberState> state_for(const Plan& plan);
-  std::optional<MemberReply> next_reply(MemberPool& pool);
+  // Of those that are awaited; nothing where it was interrupted.
+  std::optional<MemberReply> next_reply(MemberPool& pool, const std::function<bool(MemberKey)>& is_awaited);
   // What comes of a reply: its state is stored, and taken out of it.
   MemberRecord settle(MemberReply& reply, const Plan& plan);
   void add(MemberRecord record, const MemberScore& score);

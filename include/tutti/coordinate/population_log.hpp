@@ -1,6 +1,6 @@
 // population.jsonl: a line for every member and generation of a population, in the order they were evaluated.
 //
-//   {"generation":2,"of":10,"member":3,"score":0.87,"parent":{"member":0,"generation":1},
+//   {"generation":2,"of":10,"member":3,"members":8,"score":0.87,"parent":{"member":0,"generation":1},
 //    "copied":["weights","optimizer_state","hyper_parameters"],"hyper_parameters":{"optimizer.lr":0.013}}
 //
 // The parent is who it took over from before it trained, where it did. A member that failed has a "failure", and null
@@ -25,6 +25,7 @@ struct MemberRecord {
   std::int64_t generation = 0;                    // from 1 on
   std::int64_t of = 0;                            // as many were meant to be then; 0 where nobody has written it
   std::int64_t member = 0;                        // from 0 on
+  std::int64_t members = 0;                       // of so many; 0 where nobody has written it
   std::optional<MemberKey> parent = {};           // whom it took over from before it trained
   std::vector<strategy::MemberPart> copied = {};  // what of it
   std::optional<double> score = {};

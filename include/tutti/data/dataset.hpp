@@ -73,6 +73,8 @@ struct DataSource {
   DataDescription description;
   std::function<DataSplits()> open;
   bool has_test = true;  // rows to test with are its own; otherwise open_data() takes some of the others
+  bool has_validation =
+      false;  // and rows for validation; otherwise a run file's "split" may ask for some of the others
   // That the rows to train with come from, in the order of Dataset::file_of_row(); may be empty where there is one.
   std::vector<std::filesystem::path> files = {};
   bool is_in_order = false;  // rows that follow one another belong together: those to test with are the last ones

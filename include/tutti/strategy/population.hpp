@@ -43,7 +43,7 @@ using ExploitStrategy = std::variant<Truncation, Binary, WelchTTest, None>;
 
 // --- what becomes of the hyper-parameters of who took over ---
 
-// Times a number from [1 - factor, 1 + factor].
+// Times a number from [1 - factor, 1 + factor], whatever the scale; back to the end of the range where it leaves it.
 struct Perturbation {
   double factor = 0.2;
   double resample = 0;  // optional: how likely it is that one is drawn anew from the search space instead

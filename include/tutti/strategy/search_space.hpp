@@ -5,7 +5,7 @@
 //    "optimizer.name": {"categorical": ["sgd", "adam"]},
 //    "optimizer.momentum": {"conditional": {"float": [0.5, 0.99]}, "when": {"optimizer.name": "sgd"}}}
 //
-// What was found is a list of values, each the text of its JSON, in the order of the space:
+// What was found is a list of values, each the text of its JSON, in the order in which they are drawn:
 //
 //   HyperParameters found = {{"optimizer.lr", "0.013"}, {"optimizer.name", "\"adam\""}};
 //   number_in(found, "optimizer.lr");       // 0.013
@@ -52,7 +52,7 @@ struct Categorical {
 
 using Range = std::variant<Float, Int, Categorical>;
 
-// A dimension is there only where another, that stands before it, has one of these values.
+// A dimension is there only where another has one of these values, wherever the two stand.
 struct Condition {
   std::string path;
   std::vector<std::string> values;  // texts of JSON
@@ -73,12 +73,16 @@ struct SearchSpace {
   friend bool operator==(const SearchSpace&, const SearchSpace&) = default;
 };
 
-// Empty ranges, a log scale over zero, a category that is there twice, a condition on what is not searched: each is
-// refused by its path. Paths themselves are not looked up.
+// Empty ranges, a log scale over zero, a category that is there twice, a condition on what is not searched, conditions
+// that go in a circle: each is refused by its path. Paths themselves are not looked up.
 SearchSpace search_space_from_json(const JsonValue& value);
 nlohmann::ordered_json to_json(const SearchSpace& space);
 // The same for a space that was put together in C++: a UsageError.
 void validate(const SearchSpace& space);
+
+// As values are drawn, since a condition asks for one that is known: each after the one that its condition asks for,
+// and otherwise as they stand. Those of conditions that nothing can fulfil come last.
+std::vector<const SearchDimension*> in_order(const SearchSpace& space);
 
 // --- what was found ---
 
@@ -88,7 +92,7 @@ struct HyperParameter {
   friend bool operator==(const HyperParameter&, const HyperParameter&) = default;
 };
 
-// Those that are there, in the order of the space.
+// Those that are there, in the order in which they are drawn.
 using HyperParameters = std::vector<HyperParameter>;
 
 // Of two texts of JSON: 1 and 1.0 are one and the same where it is read.
@@ -105,7 +109,7 @@ std::string text_in(const HyperParameters& values, std::string_view path);
 nlohmann::ordered_json to_json(const HyperParameters& values);
 HyperParameters hyper_parameters_from_json(const JsonValue& value);
 
-// Is the dimension there, where those before it have these values?
+// Is the dimension there, where others have these values?
 bool is_active(const SearchDimension& dimension, const HyperParameters& values);
 // A sentence about why these could not be of the space: one too many, missing, or out of its range.
 std::optional<std::string> why_not_in(const SearchSpace& space, const HyperParameters& values);
