@@ -1,12 +1,12 @@
 // What bench_coordinator starts to train networks: runs of tutti in this process, with what it takes to measure them.
 //
-//   coordinator_runs slow <run.json> <consistency> <epochs> <milliseconds>
-//     two replicas, of which the first sleeps so long for each of its shards
+//   coordinator_runs slow <run.json> <consistency> <epochs>
+//     two replicas, of which the first sleeps with each of its shards, four times as long as it computes
 //   coordinator_runs sent <run.json> <sync_every> <epochs>
 //     two replicas that exchange messages, whose bytes are counted
 //
-// A line of JSON is told: gradients in a second, losses of evaluations by the rows that they came after, accuracy,
-// bytes.
+// A line of JSON is told: gradients in a second, losses of evaluations by the rows that they came after, accuracy, how
+// long it slept for a shard, and bytes: all, and those of gradients or parameters from the first step to the last.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,6 +17,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <time.h>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
@@ -31,25 +33,68 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The first thread that computes with it in training is a slow one.
-OperatorType drag(std::chrono::duration<double> pause) {
-  return {.name = "drag", .resolve = [pause](const Options&, std::span<const ValueSpec> inputs) {
-            const auto slow = std::make_shared<std::atomic<std::thread::id>>();
-            return Operator{.output = inputs[0], .compute = [pause, slow](const OperatorCall& call) {
-                              if (at::GradMode::is_enabled()) {
-                                std::thread::id nobody;
-                                slow->compare_exchange_strong(nobody, std::this_thread::get_id());
-                                if (slow->load() == std::this_thread::get_id()) std::this_thread::sleep_for(pause);
-                              }
+// Makes the first thread that computes with it in training five times slower: it looks how long its first shards keep
+// its core busy, and sleeps four times as long with each of the others.
+class Drag {
+ public:
+  void slow_down() {
+    if (!at::GradMode::is_enabled()) return;
+    std::thread::id nobody;
+    slow_.compare_exchange_strong(nobody, std::this_thread::get_id());
+    if (slow_.load() != std::this_thread::get_id()) return;
+    if (shards_.size() < kMeasured) {
+      const double now = busy_seconds();
+      if (last_ > 0) shards_.push_back(now - last_);
+      last_ = now;
+      if (shards_.size() == kMeasured) {
+        std::ranges::nth_element(shards_, shards_.begin() + kMeasured / 2);
+        pause_ = 4 * shards_[kMeasured / 2];
+      }
+    } else {
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause_));
+    }
+  }
+
+  // Once nobody computes with it any more; 0 where there were too few shards.
+  double pause() const { return pause_; }
+
+ private:
+  static constexpr std::size_t kMeasured = 41;
+
+  static double busy_seconds() {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  std::atomic<std::thread::id> slow_ = {};
+  // Of the slow thread:
+  double last_ = 0;
+  std::vector<double> shards_;
+  double pause_ = 0;
+};
+
+OperatorType drag_operator(const std::shared_ptr<Drag>& drag) {
+  return {.name = "drag", .resolve = [drag](const Options&, std::span<const ValueSpec> inputs) {
+            return Operator{.output = inputs[0], .compute = [drag](const OperatorCall& call) {
+                              drag->slow_down();
                               return call.inputs[0];
                             }};
           }};
 }
 
+struct SentBytes {
+  std::atomic<std::uint64_t> all = 0;
+  std::atomic<std::uint64_t> in_long_messages = 0;  // in steps gradients and parameters: losses and metrics are short
+};
+
 class Watch : public Observer {
  public:
+  explicit Watch(const SentBytes* sent = nullptr) : sent_(sent) {}
+
   void on(const Event& event) override {
     if (const auto* step = std::get_if<event::StepEnded>(&event)) {
+      if (sent_ != nullptr) (steps_ == 0 ? first_sent_ : last_sent_) = sent_->in_long_messages;
       rows_ += step->rows;
       seconds_ = step->seconds;
       ++steps_;
@@ -61,7 +106,12 @@ class Watch : public Observer {
   }
 
   Json told() const {
-    return {{"steps", steps_}, {"seconds", seconds_}, {"evaluations", evaluations_}, {"accuracy", accuracy_}};
+    Json told{{"steps", steps_}, {"seconds", seconds_}, {"evaluations", evaluations_}, {"accuracy", accuracy_}};
+    if (sent_ != nullptr) {
+      told["bytes"] = sent_->all.load();
+      told["step_bytes"] = last_sent_ - first_sent_;
+    }
+    return told;
   }
 
  private:
@@ -69,20 +119,23 @@ class Watch : public Observer {
   std::int64_t steps_ = 0;
   double seconds_ = 0;
   double accuracy_ = 0;
+  const SentBytes* sent_;
+  std::uint64_t first_sent_ = 0;  // when the first step had ended
+  std::uint64_t last_sent_ = 0;
   Json evaluations_ = Json::array();
 };
 
 // Counts what is sent.
 class CountingTransport final : public Transport {
  public:
-  CountingTransport(std::unique_ptr<Transport> its, std::atomic<std::uint64_t>& bytes)
-      : its_(std::move(its)), bytes_(bytes) {}
+  CountingTransport(std::unique_ptr<Transport> its, SentBytes& bytes) : its_(std::move(its)), bytes_(bytes) {}
 
   Rank rank() const override { return its_->rank(); }
   int size() const override { return its_->size(); }
   Locality locality(Rank peer) const override { return its_->locality(peer); }
   SendTicket start_send(Rank to, Tag tag, std::span<const std::byte> payload) override {
-    bytes_ += payload.size();
+    bytes_.all += payload.size();
+    if (payload.size() > kEagerBytes) bytes_.in_long_messages += payload.size();
     return its_->start_send(to, tag, payload);
   }
   void finish_send(SendTicket ticket, Deadline deadline) override { its_->finish_send(ticket, deadline); }
@@ -101,24 +154,24 @@ class CountingTransport final : public Transport {
 
  private:
   std::unique_ptr<Transport> its_;
-  std::atomic<std::uint64_t>& bytes_;
+  SentBytes& bytes_;
 };
 
-Run read(Json document, const Json& strategy, int epochs, std::chrono::duration<double> pause) {
+Run read(Json document, const Json& strategy, int epochs, const std::shared_ptr<Drag>& drag = nullptr) {
   document["graph"]["strategy"] = strategy;
   document["train"]["epochs"] = epochs;
-  if (pause.count() > 0) {
+  Registry registry;
+  if (drag) {
     for (Json& node : document["graph"]["nodes"]) {
       if (node["id"] == "act1") node["inputs"] = {"drag"};
     }
     document["graph"]["nodes"].push_back({{"id", "drag"}, {"op", "drag"}, {"inputs", {"hidden1"}}});
+    registry.operators.add(drag_operator(drag));
   }
-  Registry registry;
-  registry.operators.add(drag(pause));
   return read_run(JsonDocument::parse(document.dump(), "run.json").root(), registry);
 }
 
-Json slow(Json document, const std::string& consistency, int epochs, double milliseconds) {
+Json slow(Json document, const std::string& consistency, int epochs) {
   // Momentum adds to what old gradients do by themselves, and has to be another one for each of both.
   document["optimizer"] = {{"name", "sgd"}, {"lr", 0.5}};
   document["train"]["evaluate_every"] = 20;
@@ -126,12 +179,15 @@ Json slow(Json document, const std::string& consistency, int epochs, double mill
   const Json strategy{{"type", "DataParallel"},
                       {"num_replicas", 2},
                       {"aggregation", {{"method", "ParameterServer"}, {"consistency", consistency}}}};
-  const Run run = read(std::move(document), strategy, epochs, std::chrono::duration<double>(milliseconds / 1000));
+  const auto drag = std::make_shared<Drag>();
+  const Run run = read(std::move(document), strategy, epochs, drag);
   const auto watch = std::make_shared<Watch>();
   Events events;
   events.add(watch);
   (void)train(run, events);
-  return watch->told();
+  Json told = watch->told();
+  told["pause"] = drag->pause();
+  return told;
 }
 
 Json sent(Json document, int sync_every, int epochs) {
@@ -142,9 +198,9 @@ Json sent(Json document, int sync_every, int epochs) {
     strategy["sync_every"] = sync_every;
     strategy["outer"] = {{"method", "FedAvgM"}, {"lr", 0.4}, {"momentum", 0.8}, {"nesterov", true}};
   }
-  const Run run = read(std::move(document), strategy, epochs, {});
-  const auto watch = std::make_shared<Watch>();
-  std::atomic<std::uint64_t> bytes = 0;
+  const Run run = read(std::move(document), strategy, epochs);
+  SentBytes bytes;
+  const auto watch = std::make_shared<Watch>(&bytes);
   std::vector<std::unique_ptr<Transport>> world = make_threads_world(2, {.shared_memory = false});
   std::vector<std::exception_ptr> failures(2);
   {
@@ -166,9 +222,7 @@ Json sent(Json document, int sync_every, int epochs) {
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
-  Json told = watch->told();
-  told["bytes"] = bytes.load();
-  return told;
+  return watch->told();
 }
 
 int run(const std::vector<std::string>& words) {
@@ -177,7 +231,7 @@ int run(const std::vector<std::string>& words) {
       std::filesystem::temp_directory_path() / fmt::format("coordinator_runs.{}", ::getpid());
   Json document = JsonDocument::read_file(words[1]).root().raw();
   document["output"] = scratch.string();
-  const Json told = words[0] == "slow" ? slow(document, words[2], std::stoi(words[3]), std::stod(words.at(4)))
+  const Json told = words[0] == "slow" ? slow(document, words[2], std::stoi(words[3]))
                                        : sent(document, std::stoi(words[2]), std::stoi(words[3]));
   std::filesystem::remove_all(scratch);
   fmt::print("{}\n", told.dump());

@@ -1,6 +1,7 @@
 // Elastic averaging (Zhang, Choromanska, LeCun: Deep learning with elastic averaging SGD, 2015): replicas on threads,
 // each with parameters of its own, explore by themselves. Every so many steps each is drawn towards a centre, and the
 // centre towards them. The centre is what is evaluated.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -183,7 +184,8 @@ TUTTI_PLUGIN(registry) {
          elastic.replicas =
              static_cast<int>(config.integer("replicas", {.min = 1, .max = run.data.batch_size}, elastic.replicas));
          // Beyond, the centre would overshoot.
-         elastic.pull = config.number("pull", {.min = 0, .max = 1.0 / elastic.replicas}, elastic.pull);
+         const double most = 1.0 / elastic.replicas;
+         elastic.pull = config.number("pull", {.min = 0, .max = most}, std::min(elastic.pull, most));
          elastic.every = config.integer("every", {.min = 1}, elastic.every);
          return Coordinator{.make = [elastic](const CoordinatorContext& context) {
            return std::make_unique<ElasticAveraging>(context, elastic);

@@ -43,4 +43,7 @@ expect 2 "the coordinator 'elastic_averaging' is for one process, and there are 
   "$tutti" launch --processes 2 -- "${train[@]:1}" --output never
 expect 2 "graph.strategy.config.pull: expected a number from 0 to 0.5, found 0.6" "${train[@]}" --output never --set graph.strategy.config.pull=0.6
 expect 1 "" test -e never
+# More replicas each pull less, unless they are told how much.
+expect 0 "elastic averaging of 12 replicas on threads, every 4 steps, by 0.0833" "${train[@]}" --output twelve --set train.steps=2 \
+  --set 'graph.strategy.config={"replicas": 12, "every": 4}'
 finish

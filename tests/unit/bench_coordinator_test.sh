@@ -41,21 +41,21 @@ cat >"$scratch/bin/coordinator_runs" <<'END_OF_RUNS'
 #!/usr/bin/env bash
 [[ -e $2 ]] || exit 3
 case "$1 $3" in
-  "slow synchronous") echo '{"steps": 100, "seconds": 10, "evaluations": [[500, 0.9], [1000, 0.5]], "accuracy": 0.8}' ;;
-  "slow asynchronous") echo '{"steps": 100, "seconds": 4, "evaluations": [[500, 0.8], [1050, 0.5], [1100, 0.4]], "accuracy": 0.8}' ;;
-  "sent 1") echo '{"steps": 100, "seconds": 4, "evaluations": [], "accuracy": 0.885, "bytes": 5000000}' ;;
-  "sent 50") echo '{"steps": 100, "seconds": 4, "evaluations": [], "accuracy": 0.876, "bytes": 105000}' ;;
+  "slow synchronous") echo '{"steps": 100, "seconds": 10, "evaluations": [[500, 0.9], [1000, 0.5]], "accuracy": 0.8, "pause": 0.012}' ;;
+  "slow asynchronous") echo '{"steps": 100, "seconds": 4, "evaluations": [[500, 0.8], [1050, 0.5], [1100, 0.4]], "accuracy": 0.8, "pause": 0.008}' ;;
+  "sent 1") echo '{"steps": 100, "seconds": 4, "evaluations": [], "accuracy": 0.885, "bytes": 5000000, "step_bytes": 4800000}' ;;
+  "sent 50") echo '{"steps": 100, "seconds": 4, "evaluations": [], "accuracy": 0.876, "bytes": 125000, "step_bytes": 96000}' ;;
   *) exit 4 ;;
 esac
 END_OF_RUNS
 chmod +x "$scratch/bin/data_parallel_engines" "$scratch/bin/coordinator_runs"
 trained=$("$scratch/bin/driver" --passes 1 --part slow,alone 2>/dev/null)
-expect 0 "1" grep -c "asynchronous  *50  *2.50x  *1050" <(echo "$trained")
+expect 0 "1" grep -c "asynchronous  *50  *2.50x  *1050  *8.0 ms" <(echo "$trained")
 expect 0 "asynchronous: at least 2 times synchronous" echo "$trained"
-expect 0 "1" grep -c "every 50 steps  *87.60 %  *0.1 MB" <(echo "$trained")
+expect 0 "1" grep -c "every 50 steps  *87.60 %  *0.1 MB, 1/40.0  *0.1 MB, 1/50.0" <(echo "$trained")
 expect 0 "4" grep -c "^  reached " <(echo "$trained")
 "$scratch/bin/driver" --json --passes 2 --part slow,alone >"$scratch/trained" 2>/dev/null
-expect 0 '{"part":"slow","engine":"asynchronous","gradients_per_second":50.0,"loss":0.4,"rows_to_loss":1050.0,"passes":2}' \
+expect 0 '{"part":"slow","engine":"asynchronous","gradients_per_second":50.0,"loss":0.4,"rows_to_loss":1050.0,"pause_seconds":0.008,"passes":2}' \
   cat "$scratch/trained"
 expect 0 '{"part":"alone","engine":"every 50 steps","accuracy":0.876' cat "$scratch/trained"
 

@@ -18,7 +18,11 @@
 #include <string_view>
 
 #include <torch/version.h>
+#include <tutti/base/events.hpp>
 #include <tutti/base/version.hpp>
+#include <tutti/data/loader.hpp>
+#include <tutti/nn/data_parallel.hpp>
+#include <tutti/nn/step_span.hpp>
 #include <tutti/train/coordinator.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
@@ -45,13 +49,35 @@ inline constexpr std::string_view kPluginVersions =
     ", C++ ABI " TUTTI_AS_TEXT(__GXX_ABI_VERSION) "." TUTTI_AS_TEXT(_GLIBCXX_USE_CXX11_ABI);
 
 // The types that go between the two have the same sizes: headers of the same version may still differ.
-inline constexpr std::size_t kPluginSizes[] = {
-    sizeof(Registry),    sizeof(OperatorType),    sizeof(Operator),           sizeof(OperatorCall),
-    sizeof(LossType),    sizeof(MetricType),      sizeof(DataSourceType),     sizeof(DataSource),
-    sizeof(DataSplits),  sizeof(Options),         sizeof(JsonValue),          sizeof(ParameterSet),
-    sizeof(Run),         sizeof(Graph),           sizeof(GraphNode),          sizeof(GraphModule),
-    sizeof(Coordinator), sizeof(CoordinatorType), sizeof(CoordinatorContext), sizeof(StepResult),
-    sizeof(Evaluation),  sizeof(Evaluator),       sizeof(TrainingStrategy)};
+inline constexpr std::size_t kPluginSizes[] = {sizeof(Registry),
+                                               sizeof(OperatorType),
+                                               sizeof(Operator),
+                                               sizeof(OperatorCall),
+                                               sizeof(LossType),
+                                               sizeof(MetricType),
+                                               sizeof(DataSourceType),
+                                               sizeof(DataSource),
+                                               sizeof(DataSplits),
+                                               sizeof(Options),
+                                               sizeof(JsonValue),
+                                               sizeof(ParameterSet),
+                                               sizeof(Run),
+                                               sizeof(Graph),
+                                               sizeof(GraphNode),
+                                               sizeof(GraphModule),
+                                               sizeof(Coordinator),
+                                               sizeof(CoordinatorType),
+                                               sizeof(CoordinatorContext),
+                                               sizeof(StepResult),
+                                               sizeof(Evaluation),
+                                               sizeof(Evaluator),
+                                               sizeof(TrainingStrategy),
+                                               sizeof(StepSpan),
+                                               sizeof(NamedNumber),
+                                               sizeof(LoaderOptions),
+                                               sizeof(Loader),
+                                               sizeof(DataParallelOptions),
+                                               sizeof(EvaluatorOptions)};
 
 // "tutti plugin for tutti 0.1.0, libtorch 1.13.0, C++ ABI 1017.1, layout 5f0c9a31", ended by a zero.
 struct PluginStamp {
