@@ -23,6 +23,7 @@
 #include "gossip_model.hpp"
 #include "gradient_lines.hpp"
 #include "gradient_worker.hpp"
+#include "new_optimizers.hpp"
 #include "training.hpp"
 
 namespace tutti::detail {
@@ -179,7 +180,8 @@ class AsynchronousStepper final : public Stepper {
   }
 
   void restore(const ParameterSet& arrays) override {
-    state_->server->restore(arrays, first_step_);
+    const auto fitting = with_new_optimizers(arrays, trained_parameters(*run_, *net_), run_->optimizer);
+    state_->server->restore(fitting ? *fitting : arrays, first_step_);
     fill_module(arrays, *net_);
     for (const std::unique_ptr<GradientWorker>& worker : *state_->workers) worker->restore(arrays);
   }
@@ -313,8 +315,8 @@ void serve_gradients(Training& training) {
   if (training.checkpoint) {
     for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->restore(training.checkpoint->arrays);
   }
-  const std::shared_ptr<Gossip> gossip = make_gossip(
-      run, trained_parameters(run, *made_net(run, training.weights, training.options.from)), training.options.world);
+  const TrainedParameters trained = trained_parameters(run, *made_net(run, training.weights, training.options.from));
+  const std::shared_ptr<Gossip> gossip = make_gossip(run, trained, training.options.world);
   start(training, {});
   const Slice here = replicas_here(run, training.options.world);
   const auto first = static_cast<int>(here.first);
@@ -330,7 +332,11 @@ void serve_gradients(Training& training) {
                                  .tells_spans = training.options.trace,
                                  .deadline = run.train.deadline};
   if (gossip) {
-    if (training.checkpoint) gossip->restore(std::exchange(training.checkpoint->arrays, {}));
+    if (training.checkpoint) {
+      const ParameterSet arrays = std::exchange(training.checkpoint->arrays, {});
+      const auto fitting = with_new_optimizers(arrays, trained, run.optimizer);
+      gossip->restore(fitting ? *fitting : arrays);
+    }
     gossip->connect(training.options.world->transport());
     options.pair = gossip->pair(0);
     // Its parameters are here, and nothing of them goes to rank 0.

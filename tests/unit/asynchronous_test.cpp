@@ -19,6 +19,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tutti/base/chunk.hpp>
+#include <tutti/coordinate/update_check.hpp>
 #include <tutti/graph/graph_module.hpp>
 #include <tutti/nn/tensor_set.hpp>
 #include <tutti/strategy/mixing.hpp>
@@ -188,6 +189,45 @@ TEST(Asynchronous, GoesOnWhereItEnded) {
         }
       }
       EXPECT_EQ(rows, 20 * 10);
+    }
+  }
+}
+
+// What an optimizer remembered is nothing to another kind, and of a layer that was frozen there is nothing: that begins
+// anew, as where one learns alone.
+TEST(Asynchronous, GoesOnWithAnotherOptimizerAndOtherParameters) {
+  const ScratchFolder scratch;
+  int number = 0;
+  struct Run {
+    std::int64_t batches;  // with the first optimizer
+    ParameterSet arrays;
+  };
+  const auto trained_with = [&](const Json& strategy, const Json& optimizer, std::int64_t interrupt_at) {
+    Json document = run_with(scratch / std::to_string(number++), strategy);
+    document["graph"]["nodes"][0]["frozen"] = true;
+    const ParameterSet first =
+        arrays_in(train_small(read_small(document), {.interrupt_at = interrupt_at}).result.last_checkpoint);
+    const NamedArray* batches = first.find("asynchronous/batches");
+    document["graph"]["nodes"][0]["frozen"] = false;
+    document["optimizer"] = optimizer;
+    const Trained rest = train_small(read_small(document), {.resume = true});
+    EXPECT_EQ(rest.result.step, 14);
+    return Run{batches != nullptr ? batches->values<std::int64_t>()[0] : interrupt_at,
+               arrays_in(rest.result.last_checkpoint)};
+  };
+  for (const Json& optimizer : {Json({{"name", "sgd"}, {"lr", 0.05}}), Json({{"name", "adam"}, {"lr", 0.01}}),
+                                Json({{"name", "rmsprop"}, {"lr", 0.01}}), Json({{"name", "adagrad"}, {"lr", 0.01}})}) {
+    for (const Json& strategy : {server(1, "asynchronous"), server(1, "lock_free"), gossip(1, "ring")}) {
+      SCOPED_TRACE(optimizer.dump() + strategy.dump());
+      const Run one = trained_with(strategy, optimizer, 5);
+      const Run local = trained_with({{"type", "Local"}}, optimizer, one.batches);
+      expect_same_weights(one.arrays, local.arrays, strategy == server(1, "lock_free") ? 1e-4 : 0);
+    }
+  }
+  for (const Json& strategy : {server(2, "bounded_staleness"), server(2, "lock_free"), gossip(3, "ring")}) {
+    for (const char* optimizer : {"sgd", "rmsprop"}) {
+      const Run its = trained_with(strategy, {{"name", optimizer}, {"lr", 0.01}, {"momentum", 0.9}}, 5);
+      for (const NamedArray& array : its.arrays) EXPECT_TRUE(has_finite_numbers(array)) << array.name();
     }
   }
 }
