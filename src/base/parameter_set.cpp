@@ -153,14 +153,15 @@ bool operator==(const ParameterSet& a, const ParameterSet& b) {
   return a.same_layout(b) && std::equal(a.begin(), a.end(), b.begin(), same_bytes);
 }
 
+void copy_array(const NamedArray& from, NamedArray& to) {
+  if (from.shape() != to.shape() || from.type() != to.type())
+    throw UsageError(
+        fmt::format("{} is {}, expected {}", in_quotes(from.name()), to_string(from.layout()), to_string(to.layout())));
+  std::ranges::copy(from.bytes(), to.bytes().begin());
+}
+
 void copy_named(const ParameterSet& from, ParameterSet& to, std::string_view prefix) {
-  for (NamedArray& array : to) {
-    const NamedArray& its = from.at(fmt::format("{}{}", prefix, array.name()));
-    if (its.shape() != array.shape() || its.type() != array.type())
-      throw UsageError(fmt::format("{} is {}, expected {}", in_quotes(its.name()), to_string(its.layout()),
-                                   to_string(array.layout())));
-    std::ranges::copy(its.bytes(), array.bytes().begin());
-  }
+  for (NamedArray& array : to) copy_array(from.at(fmt::format("{}{}", prefix, array.name())), array);
 }
 
 }  // namespace tutti

@@ -107,7 +107,7 @@ void DistributedGradientsCoordinator::save(ParameterSet& arrays) const {
 }
 
 void DistributedGradientsCoordinator::restore(const ParameterSet& arrays) {
-  parts_->applier->restore(arrays, "coordinator/");
+  parts_->applier->restore(arrays, "coordinator/", Restored::all);
 }
 
 }  // namespace tutti

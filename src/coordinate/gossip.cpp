@@ -253,8 +253,8 @@ std::vector<std::string> Gossip::take_problems() {
   return std::exchange(problems_, {});
 }
 
-void Gossip::restore(const ParameterSet& arrays) {
-  for (std::size_t r = here().first; r < here().end(); ++r) seats_->restore(arrays, static_cast<int>(r));
+void Gossip::restore(const ParameterSet& arrays, Restored what) {
+  for (std::size_t r = here().first; r < here().end(); ++r) seats_->restore(arrays, static_cast<int>(r), what);
 }
 
 // --- with others ---

@@ -53,6 +53,7 @@ GossipSeats::GossipSeats(const Slice& replicas, const ParameterSet& parameters,
   for (std::size_t i = 0; i < replicas.count; ++i) {
     Seat& seat = *seats_.emplace_back(std::make_unique<Seat>());
     seat.rule = make_rule();
+    if (!seat.rule) throw UsageError("expected rules by which gradients change parameters, and make_rule made none");
     seat.rule->prepare(parameters);
     seat.parameters = parameters;
   }
@@ -187,7 +188,7 @@ void GossipSeats::save(ParameterSet& arrays, int replica) const {
   arrays.add(worker_prefix(replica) + "meetings", {}, ConstArray(&seat.meetings, 1, DataType::int64));
 }
 
-void GossipSeats::restore(const ParameterSet& arrays, int replica) {
+void GossipSeats::restore(const ParameterSet& arrays, int replica, Restored what) {
   Seat& seat = at(replica);
   const std::lock_guard lock(seat.mutex);
   const std::string name = worker_prefix(replica) + "meetings";
@@ -201,10 +202,14 @@ void GossipSeats::restore(const ParameterSet& arrays, int replica) {
     meetings = numbers[0];
   }
   ParameterSet parameters = seat.parameters;
-  copy_named(arrays, parameters, was_there ? replica_prefix(replica) : "");
+  const std::string its_own = was_there ? replica_prefix(replica) : "";
+  for (NamedArray& parameter : parameters) {
+    const bool has_its_own = what == Restored::all || arrays.find(its_own + parameter.name()) != nullptr;
+    copy_array(arrays.at((has_its_own ? its_own : "") + parameter.name()), parameter);
+  }
   if (const auto astray = std::ranges::find_if_not(parameters, has_finite_numbers); astray != parameters.end())
     throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", astray->name()));
-  seat.rule->restore(arrays, worker_prefix(was_there ? replica : 0));
+  restore_rule(*seat.rule, arrays, worker_prefix(was_there ? replica : 0), what);
   seat.parameters = std::move(parameters);
   seat.meetings = meetings;
 }

@@ -53,7 +53,7 @@ class GossipSeats {
 
   void add_to(std::span<double> sum, int replica) const;
   void save(ParameterSet& arrays, int replica) const;
-  void restore(const ParameterSet& arrays, int replica);
+  void restore(const ParameterSet& arrays, int replica, Restored what);
 
  private:
   struct Seat {

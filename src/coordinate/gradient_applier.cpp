@@ -279,7 +279,7 @@ void GradientApplier::save(ParameterSet& arrays, const std::string& prefix) cons
   });
 }
 
-void GradientApplier::restore(const ParameterSet& arrays, const std::string& prefix) {
+void GradientApplier::restore(const ParameterSet& arrays, const std::string& prefix, Restored what) {
   const std::shared_ptr<const ParameterSet> expected = layout();
   if (!expected) throw UsageError("there are no parameters yet that a checkpoint could be of");
   const auto number = [&]<typename T>(const std::string& name, T most) {
@@ -295,7 +295,7 @@ void GradientApplier::restore(const ParameterSet& arrays, const std::string& pre
   copy_named(arrays, parameters);
   if (const auto astray = std::ranges::find_if_not(parameters, has_finite_numbers); astray != parameters.end())
     throw UsageError(fmt::format("\"{}\" has numbers that are infinite or not a number", astray->name()));
-  model_.restore(std::move(parameters), version, [&] { rule_->restore(arrays, prefix + "rule/"); });
+  model_.restore(std::move(parameters), version, [&] { restore_rule(*rule_, arrays, prefix + "rule/", what); });
   mode_ = ascends ? GradientChangeMode::ascent : GradientChangeMode::descent;
   rate_factor_ = factor;
 }

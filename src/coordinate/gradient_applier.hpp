@@ -57,7 +57,7 @@ class GradientApplier {
   // The model under its own names, and the rest under names with this prefix.
   void save(ParameterSet& arrays, const std::string& prefix) const;
   // A UsageError, and nothing is changed, where they are of something else.
-  void restore(const ParameterSet& arrays, const std::string& prefix);
+  void restore(const ParameterSet& arrays, const std::string& prefix, Restored what);
 
  private:
   void take_layout(const ParameterSet& parameters);

@@ -132,13 +132,13 @@ class ParameterServer::Inside {
     arrays.add(kPrefix + "clocks", {static_cast<std::int64_t>(applied.size())}, applied);
   }
 
-  void restore(const ParameterSet& arrays) {
+  void restore(const ParameterSet& arrays, Restored what) {
     const std::lock_guard turn(turns_);
     const std::span<const std::int64_t> clocks = arrays.at(kPrefix + "clocks").values<std::int64_t>();
     if (std::ranges::any_of(clocks, [](std::int64_t clock) { return clock < 0; }))
       throw UsageError(fmt::format("\"{}clocks\": expected numbers from 0 on", kPrefix));
     const std::lock_guard lock(mutex_);
-    applier.restore(arrays, kPrefix);
+    applier.restore(arrays, kPrefix, what);
     // As far apart as these may be: where another consistency let them go farther, nobody need wait until it is made
     // up.
     const std::int64_t slowest = clocks.empty() ? 0 : *std::ranges::min_element(clocks);
@@ -424,6 +424,6 @@ StalenessCounts ParameterServer::staleness() const { return inside_->applier.sta
 
 void ParameterServer::save(ParameterSet& arrays) const { inside_->save(arrays); }
 
-void ParameterServer::restore(const ParameterSet& arrays) { inside_->restore(arrays); }
+void ParameterServer::restore(const ParameterSet& arrays, Restored what) { inside_->restore(arrays, what); }
 
 }  // namespace tutti

@@ -225,6 +225,25 @@ class OptimizerUpdate final : public UpdateRule {
 
 }  // namespace
 
+// By what the rule would save as it is: its names, and what is there where the checkpoint has nothing.
+void restore_rule(UpdateRule& rule, const ParameterSet& arrays, const std::string& prefix, Restored what) {
+  if (what == Restored::all) return rule.restore(arrays, prefix);
+  ParameterSet state;
+  rule.save(state, prefix);
+  const auto saved = [&](const NamedArray& its) {
+    const NamedArray* found = arrays.find(its.name());
+    return found != nullptr && found->layout() == its.layout() ? found : nullptr;
+  };
+  if (const NamedArray* kind = state.find(prefix + "kind")) {
+    const NamedArray* before = saved(*kind);
+    if (before == nullptr || !std::ranges::equal(before->bytes(), std::as_const(*kind).bytes())) return;
+  }
+  for (NamedArray& its : state) {
+    if (const NamedArray* found = saved(its)) copy_array(*found, its);
+  }
+  rule.restore(state, prefix);
+}
+
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule, std::vector<double> rate_factors) {
   return std::make_unique<OptimizerUpdate>(rule, std::move(rate_factors));
 }

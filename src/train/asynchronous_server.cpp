@@ -62,7 +62,7 @@ class VersionedModel final : public AsynchronousModel {
   void leave(int worker) override { server_.leave(worker); }
   ParameterSet parameters() const override { return server_.get_model_parameters(); }
   void save(ParameterSet& arrays) const override { server_.save(arrays); }
-  void restore(const ParameterSet& arrays) override { server_.restore(arrays); }
+  void restore(const ParameterSet& arrays) override { server_.restore(arrays, Restored::what_fits); }
 
  private:
   static constexpr Duration kEndless = Duration::max();
@@ -82,9 +82,9 @@ void refuse_unless_finite(const ParameterSet& gradients) {
 }
 
 // A worker that was not there takes after the first.
-void restore_rule(UpdateRule& rule, const ParameterSet& arrays, std::size_t worker) {
+void restore_rule_of(std::size_t worker, UpdateRule& rule, const ParameterSet& arrays) {
   const bool was_there = arrays.find(worker_prefix(worker) + "step") != nullptr;
-  rule.restore(arrays, worker_prefix(was_there ? worker : 0));
+  restore_rule(rule, arrays, worker_prefix(was_there ? worker : 0), Restored::what_fits);
 }
 
 class LockFreeModel final : public AsynchronousModel {
@@ -130,7 +130,8 @@ class LockFreeModel final : public AsynchronousModel {
   void restore(const ParameterSet& arrays) override {
     ParameterSet now = shared_.read();
     copy_named(arrays, now);
-    for (std::size_t worker = 0; worker < seats_.size(); ++worker) restore_rule(*seats_[worker].rule, arrays, worker);
+    for (std::size_t worker = 0; worker < seats_.size(); ++worker)
+      restore_rule_of(worker, *seats_[worker].rule, arrays);
     for (std::size_t i = 0; i < now.size(); ++i) {
       dispatch(now[i].type(), [&]<typename T>(std::type_identity<T>) {
         const SharedArray<T> its = shared_.array<T>(i);

@@ -23,7 +23,6 @@
 #include "gossip_model.hpp"
 #include "gradient_lines.hpp"
 #include "gradient_worker.hpp"
-#include "new_optimizers.hpp"
 #include "training.hpp"
 
 namespace tutti::detail {
@@ -180,8 +179,7 @@ class AsynchronousStepper final : public Stepper {
   }
 
   void restore(const ParameterSet& arrays) override {
-    const auto fitting = with_new_optimizers(arrays, trained_parameters(*run_, *net_), run_->optimizer);
-    state_->server->restore(fitting ? *fitting : arrays, first_step_);
+    state_->server->restore(arrays, first_step_);
     fill_module(arrays, *net_);
     for (const std::unique_ptr<GradientWorker>& worker : *state_->workers) worker->restore(arrays);
   }
@@ -315,8 +313,8 @@ void serve_gradients(Training& training) {
   if (training.checkpoint) {
     for (const std::unique_ptr<GradientWorker>& worker : *workers) worker->restore(training.checkpoint->arrays);
   }
-  const TrainedParameters trained = trained_parameters(run, *made_net(run, training.weights, training.options.from));
-  const std::shared_ptr<Gossip> gossip = make_gossip(run, trained, training.options.world);
+  const std::shared_ptr<Gossip> gossip = make_gossip(
+      run, trained_parameters(run, *made_net(run, training.weights, training.options.from)), training.options.world);
   start(training, {});
   const Slice here = replicas_here(run, training.options.world);
   const auto first = static_cast<int>(here.first);
@@ -332,11 +330,7 @@ void serve_gradients(Training& training) {
                                  .tells_spans = training.options.trace,
                                  .deadline = run.train.deadline};
   if (gossip) {
-    if (training.checkpoint) {
-      const ParameterSet arrays = std::exchange(training.checkpoint->arrays, {});
-      const auto fitting = with_new_optimizers(arrays, trained, run.optimizer);
-      gossip->restore(fitting ? *fitting : arrays);
-    }
+    if (training.checkpoint) gossip->restore(std::exchange(training.checkpoint->arrays, {}), Restored::what_fits);
     gossip->connect(training.options.world->transport());
     options.pair = gossip->pair(0);
     // Its parameters are here, and nothing of them goes to rank 0.

@@ -24,7 +24,7 @@ class GossipModel final : public AsynchronousModel {
   void lose(int worker) override { gossip_->lose(worker); }
   ParameterSet parameters() const override { return gossip_->mean(); }
   void save(ParameterSet& arrays) const override { gossip_->save(arrays); }
-  void restore(const ParameterSet& arrays) override { gossip_->restore(arrays); }
+  void restore(const ParameterSet& arrays) override { gossip_->restore(arrays, Restored::what_fits); }
 
  private:
   std::shared_ptr<Gossip> gossip_;

@@ -516,6 +516,8 @@ TEST(Gossip, RefusesWhatCannotMeet) {
 
 TEST(Gossip, NeedsARule) {
   EXPECT_EQ(testing::usage_error([] { Gossip(zeros(), {}); }), "replicas that meet need a rule to learn by: make_rule");
+  EXPECT_EQ(testing::usage_error([] { Gossip(zeros(), {.make_rule = [] { return std::unique_ptr<UpdateRule>(); }}); }),
+            "expected rules by which gradients change parameters, and make_rule made none");
 }
 
 TEST(Gossip, RefusesWhatCannotBe) {

@@ -1,5 +1,6 @@
 #include <tutti/coordinate/update_rule.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <functional>
@@ -222,6 +223,40 @@ TEST(UpdateRule, RefusesStateThatCannotBe) {
     saved.at("rule/state/0/weight").values<double>()[0] = -1;
     EXPECT_NE(refused(*squares, saved), "(no error)");
   }
+}
+
+TEST(UpdateRule, GoesOnFromWhatFits) {
+  const ParameterSet parameters = doubles({1, 2});
+  const ParameterSet saved = saved_by(Adam{}, parameters);
+  const auto restored = [](const OptimizerRule& rule, const ParameterSet& its, const ParameterSet& from) {
+    const std::unique_ptr<UpdateRule> made = make_update_rule(rule);
+    made->prepare(its);
+    restore_rule(*made, from, "rule/", Restored::what_fits);
+    ParameterSet state;
+    made->save(state, "rule/");
+    return state;
+  };
+  EXPECT_EQ(restored(Adam{}, parameters, saved), saved);
+  // Another rule begins anew.
+  for (const OptimizerRule& rule : std::vector<OptimizerRule>{Sgd{.momentum = 0.9}, RmsProp{}, Adam{.amsgrad = true}}) {
+    const std::unique_ptr<UpdateRule> fresh = make_update_rule(rule);
+    fresh->prepare(parameters);
+    ParameterSet beginning;
+    fresh->save(beginning, "rule/");
+    EXPECT_EQ(restored(rule, parameters, saved), beginning);
+  }
+  // So does a parameter that there was nothing of; one that there is no more is left out.
+  ParameterSet two = parameters;
+  two.add({.name = "new", .shape = {1}, .type = DataType::float64});
+  const ParameterSet more = restored(Adam{}, two, saved);
+  EXPECT_EQ(more.at("rule/state/1/new").values<double>()[0], 0);
+  for (const NamedArray& array : saved) EXPECT_TRUE(std::ranges::equal(more.at(array.name()).bytes(), array.bytes()));
+  EXPECT_EQ(restored(Adam{}, parameters, more), saved);
+  // What cannot be is no other rule's.
+  ParameterSet damaged = saved;
+  damaged.at("rule/state/1/weight").values<double>()[0] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(usage_error([&] { (void)restored(Adam{}, parameters, damaged); }),
+            "\"rule/state/1/weight\" has numbers that are infinite or not a number");
 }
 
 }  // namespace

@@ -152,6 +152,10 @@ class ParameterSet {
   std::map<std::string, std::size_t, std::less<>> indices_;
 };
 
+// Fills `to` with an array of the same shape and type, whatever its name. A UsageError names `from` where it is of
+// others.
+void copy_array(const NamedArray& from, NamedArray& to);
+
 // Fills each array of `to` with the one that has its name, after the prefix, in `from`. A UsageError names the first
 // that is missing there or is of another shape or type; what comes before it is filled by then.
 void copy_named(const ParameterSet& from, ParameterSet& to, std::string_view prefix = {});

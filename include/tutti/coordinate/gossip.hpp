@@ -104,8 +104,9 @@ class Gossip {
   std::vector<std::string> take_problems();
 
   // Those of this process, on each. Who was not there has the mean, and the optimizer of the first. A UsageError for
-  // what is of another model or rule: that replica is as it was, and so are those behind it.
-  void restore(const ParameterSet& arrays);
+  // what is of another model or rule: that replica is as it was, and so are those behind it. Restored::what_fits is for
+  // another optimizer, and for parameters that were not trained before: these are what all had.
+  void restore(const ParameterSet& arrays, Restored what = Restored::all);
 
   // --- with others ---
 

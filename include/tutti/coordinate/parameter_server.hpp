@@ -108,9 +108,9 @@ class ParameterServer {
   // synchronous round that is not complete is not in it. Restoring comes after set_model_parameters(), while no worker
   // is within a call; clocks of another number of workers begin anew, and those that are farther apart than
   // bounded_staleness lets them be are brought together. A UsageError, and nothing is changed, for what is of another
-  // model or rule.
+  // model or rule; Restored::what_fits is for another optimizer.
   void save(ParameterSet& arrays) const;
-  void restore(const ParameterSet& arrays);
+  void restore(const ParameterSet& arrays, Restored what = Restored::all);
 
  private:
   class Inside;

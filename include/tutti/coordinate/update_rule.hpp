@@ -46,7 +46,8 @@ class UpdateRule {
   virtual bool never_fails() const { return false; }
 
   // What it remembers, under names that begin with the prefix, for checkpoints; nothing, unless it says so. Restoring
-  // comes after prepare(), and refuses what does not fit with a UsageError.
+  // comes after prepare(), and refuses what does not fit with a UsageError. What is under the prefix and `kind` is of
+  // another rule where its bytes are others.
   virtual void save(ParameterSet& /*arrays*/, const std::string& /*prefix*/) const {}
   virtual void restore(const ParameterSet& /*arrays*/, const std::string& /*prefix*/) {}
 };
@@ -56,5 +57,14 @@ class UpdateRule {
 // where there are any. A UsageError for options that cannot be. It goes on from what the same optimizer has saved, with
 // whatever numbers for options: not from another's, nor from state that cannot be, such as means of squares below 0.
 std::unique_ptr<UpdateRule> make_update_rule(const OptimizerRule& rule, std::vector<double> rate_factors = {});
+
+// Which of what a checkpoint has of a rule is gone on from.
+enum class Restored {
+  all,        // a UsageError where it is of another rule, or of other parameters
+  what_fits,  // another rule begins anew, and so do parameters that it had nothing of; what is of others is left out
+};
+
+// For a rule that has made no step yet. A UsageError for state that cannot be.
+void restore_rule(UpdateRule& rule, const ParameterSet& arrays, const std::string& prefix, Restored what);
 
 }  // namespace tutti
