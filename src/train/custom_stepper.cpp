@@ -1,9 +1,12 @@
 // Custom: a coordinator of the user's, in the loop of all others.
+#include <algorithm>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <tutti/collective/collectives.hpp>
+#include <tutti/nn/tensor_set.hpp>
 #include <tutti/train/coordinator.hpp>
 
 #include "training.hpp"
@@ -41,9 +44,10 @@ class CustomStepper final : public Stepper {
     return result;
   }
 
-  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override { return stepper_->evaluate(rows); }
+  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override { return whole(stepper_->evaluate(rows)); }
   std::optional<Evaluation> evaluate_clients(std::vector<std::string>& problems) override {
-    return stepper_->evaluate_clients(problems);
+    std::optional<Evaluation> evaluation = stepper_->evaluate_clients(problems);
+    return evaluation ? whole(std::move(*evaluation)) : evaluation;
   }
 
   // A checkpoint without the weights would be found out by whoever wants to use it, when it is too late.
@@ -56,10 +60,19 @@ class CustomStepper final : public Stepper {
                         array.name(), kOfClients));
     }
     if (context_.world != nullptr && context_.world->rank() != Rank{0}) return;
-    for (const GraphParameter& parameter : run_->graph.parameters()) {
-      if (arrays.find(parameter.path) == nullptr)
+    if (expected_.empty()) {
+      ParameterSet all;
+      add_module(all, *context_.make_net());
+      for (const NamedArray& array : all) expected_.push_back(array.layout());
+    }
+    for (const ParameterLayout& layout : expected_) {
+      const NamedArray* its = arrays.find(layout.name);
+      if (its == nullptr)
         throw Error(fmt::format("the coordinator '{}' saved no '{}'; add_module(arrays, *net) adds all weights", name_,
-                                parameter.path));
+                                layout.name));
+      if (its->layout() != layout)
+        throw Error(fmt::format("the coordinator '{}' saved '{}' as {}, expected {}", name_, layout.name,
+                                to_string(its->layout()), to_string(layout)));
     }
   }
   void restore(const ParameterSet& arrays) override { stepper_->restore(arrays); }
@@ -69,10 +82,23 @@ class CustomStepper final : public Stepper {
   }
 
  private:
+  // What tells the best is among them.
+  Evaluation whole(Evaluation evaluation) const {
+    for (const RunMetric& metric : run_->metrics) {
+      if (std::ranges::find(evaluation.metrics, metric.name, &NamedNumber::name) == evaluation.metrics.end())
+        throw Error(
+            fmt::format("the coordinator '{}' evaluated without '{}', which is among the run's metrics; "
+                        "an Evaluator has them all",
+                        name_, metric.name));
+    }
+    return evaluation;
+  }
+
   std::shared_ptr<const Run> run_;
   std::string name_;
   CoordinatorContext context_;
   std::unique_ptr<Stepper> stepper_;
+  std::vector<ParameterLayout> expected_;  // in a checkpoint; found out with the first
 };
 
 }  // namespace

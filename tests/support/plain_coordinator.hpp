@@ -78,9 +78,22 @@ class PlainStepper final : public Stepper {
     return result;
   }
 
-  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override { return evaluator_.evaluate(net_, rows); }
+  Evaluation evaluate(const std::shared_ptr<const Dataset>& rows) override {
+    Evaluation evaluation = evaluator_.evaluate(net_, rows);
+    if (config_.failure == "forgets_metrics") evaluation.metrics.resize(1);
+    return evaluation;
+  }
   void save(ParameterSet& arrays) override {
-    if (config_.failure != "forgets_weights") model_.save(arrays);
+    ParameterSet all;
+    model_.save(all);
+    for (const NamedArray& array : all) {
+      const bool is_buffer = array.name().ends_with("running_mean");
+      if (config_.failure == "forgets_weights" || (config_.failure == "forgets_buffers" && is_buffer)) continue;
+      if (config_.failure == "saves_other_shapes" && array.name() == "logits.bias")
+        arrays.add({.name = array.name(), .shape = {7}});
+      else
+        arrays.add(array.layout(), array.bytes());
+    }
   }
   void restore(const ParameterSet& arrays) override { model_.restore(arrays); }
 
@@ -116,11 +129,12 @@ inline void add_plain_coordinators(CoordinatorRegistry& registry) {
                     PlainConfig plain;
                     plain.replicas =
                         static_cast<int>(config.integer("replicas", {.min = 1, .max = run.data.batch_size}));
-                    plain.failure = config.choice("failure",
-                                                  {"none", "is_interrupted", "stumbles", "is_no_tutti", "breaks_torch",
-                                                   "complains", "forgets_weights", "makes_nothing", "refuses",
-                                                   "throws_number", "resolve_throws_number", "make_throws_number"},
-                                                  plain.failure);
+                    plain.failure = config.choice(
+                        "failure",
+                        {"none", "is_interrupted", "stumbles", "is_no_tutti", "breaks_torch", "complains",
+                         "forgets_weights", "forgets_buffers", "forgets_metrics", "saves_other_shapes", "makes_nothing",
+                         "refuses", "throws_number", "resolve_throws_number", "make_throws_number"},
+                        plain.failure);
                     plain.fails_at = config.integer("fails_at", {.min = 1}, plain.fails_at);
                     plain.fails_on = static_cast<int>(config.integer("fails_on", {.min = 0, .max = 9}, -1));
                     if (plain.failure == "resolve_throws_number") throw 7;

@@ -221,6 +221,14 @@ TEST(CustomCoordinator, EndsTheRunWithASentenceAndKeepsItsCheckpoints) {
   EXPECT_EQ(read_checkpoint(scratch / "stumbles/checkpoints/last.safetensors").state.step, 7);
   EXPECT_EQ(failure_of("forgets_weights"),
             "the coordinator 'plain' saved no 'hidden.weight'; add_module(arrays, *net) adds all weights");
+  EXPECT_EQ(failure_of("forgets_buffers"),
+            "the coordinator 'plain' saved no 'body.norm.running_mean'; add_module(arrays, *net) adds all weights");
+  EXPECT_EQ(failure_of("saves_other_shapes"),
+            "the coordinator 'plain' saved 'logits.bias' as float32 [7], expected float32 [3]");
+  EXPECT_EQ(
+      failure_of("forgets_metrics"),
+      "the coordinator 'plain' evaluated without 'perplexity', which is among the run's metrics; an Evaluator has "
+      "them all");
 }
 
 // Nobody waits for the one that fails alone, and only that one says why.
