@@ -258,13 +258,27 @@ void FederatedRounds::ask(const std::vector<std::int64_t>& clients, double rate_
   report.asked += std::ssize(clients);
 }
 
+// A pool of somebody's own may be wrong.
+std::optional<ClientReply> FederatedRounds::next_of_pool(double until) {
+  std::optional<ClientReply> reply = pool_.next(until);
+  if (!reply) return reply;
+  const ClientTask& task = reply->task;
+  const std::int64_t clients = std::ssize(pool_.clients());
+  if (task.client < 0 || task.client >= clients)
+    throw Error(fmt::format("the pool has an answer of client {}, and there are {}", task.client, clients));
+  if (task.version < 0 || task.version > version_)
+    throw Error(fmt::format("the pool has an answer of client {} to version {} of the model, which is at {}",
+                            task.client, task.version, version_));
+  return reply;
+}
+
 std::optional<ClientReply> FederatedRounds::next_fit(double until) {
   if (!early_.empty()) {
     ClientReply reply = std::move(early_.front());
     early_.erase(early_.begin());
     return reply;
   }
-  while (std::optional<ClientReply> reply = pool_.next(until)) {
+  while (std::optional<ClientReply> reply = next_of_pool(until)) {
     if (reply->task.kind != TaskKind::fit) continue;  // of candidates whom nobody waits for any more
     --under_way_;
     return reply;
@@ -446,7 +460,7 @@ std::vector<ClientReply> FederatedRounds::evaluations_of(const std::vector<std::
   }
   std::vector<ClientReply> replies;
   for (std::size_t open = clients.size(); open > 0;) {
-    std::optional<ClientReply> reply = pool_.next(until);
+    std::optional<ClientReply> reply = next_of_pool(until);
     if (!reply) break;
     if (reply->task.kind == TaskKind::fit) {
       --under_way_;

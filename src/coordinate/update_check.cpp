@@ -23,9 +23,9 @@ bool is_finite(T number) {
     return std::isfinite(static_cast<double>(number));
 }
 
-// What the client was given of this array; nothing where it sent a change of it.
-const NamedArray* base_of(const ClientReply& reply, std::size_t array) {
-  return reply.is_change || !reply.task.parameters ? nullptr : &(*reply.task.parameters)[array];
+// What the client was given; nothing where it sent a change of that.
+const ParameterSet* base_of(const ClientReply& reply) {
+  return reply.is_change ? nullptr : reply.task.parameters.get();
 }
 
 }  // namespace
@@ -57,9 +57,9 @@ bool stays_finite(const ParameterSet& set, const ParameterSet& before) {
 }
 
 bool has_gone_astray(const ClientReply& reply) {
-  const bool has_base = !reply.is_change && reply.task.parameters;
+  const ParameterSet* base = base_of(reply);
   return !std::isfinite(reply.loss) || !std::ranges::all_of(reply.values, [&](const NamedArray& array) {
-    return stays_finite(array, has_base ? reply.task.parameters->find(array.name()) : nullptr);
+    return stays_finite(array, base != nullptr ? base->find(array.name()) : nullptr);
   });
 }
 
@@ -72,12 +72,15 @@ std::optional<std::string> why_refused_evaluation(const ClientReply& reply) {
 std::optional<std::string> why_refused(const ClientReply& reply, const UpdateCheck& check) {
   if (const std::string difference = check.expected->layout_difference(reply.values); !difference.empty())
     return fmt::format("its update does not fit: {}", difference);
+  const ParameterSet* base = base_of(reply);
+  if (base != nullptr && !check.expected->same_layout(*base))
+    return "its update is of a model of other names, shapes or types";
   for (std::size_t i = 0; i < reply.values.size(); ++i) {
     const NamedArray& array = reply.values[i];
-    const NamedArray* base = base_of(reply, i);
-    if (!stays_finite(array, base))
+    const NamedArray* before = base != nullptr ? &(*base)[i] : nullptr;
+    if (!stays_finite(array, before))
       return fmt::format("\"{}\" has numbers that are infinite or not a number", array.name());
-    if (base != nullptr && !stays_finite(*base, &array))
+    if (before != nullptr && !stays_finite(*before, &array))
       return fmt::format("\"{}\" has other numbers where it was given some that are infinite or not a number",
                          array.name());
   }
@@ -87,7 +90,6 @@ std::optional<std::string> why_refused(const ClientReply& reply, const UpdateChe
   if (reply.trained < 0 || reply.trained > kMostClientRows)
     return fmt::format("it says that it has computed with {} rows", reply.trained);
   if (check.max_norm > 0) {
-    const ParameterSet* base = reply.is_change ? nullptr : reply.task.parameters.get();
     const double norm = norm_of({.values = &reply.values, .base = base}, check.is_trained);
     if (!(norm <= check.max_norm))
       return fmt::format("its change has a length of {:.4g}, above {:.4g}", norm, check.max_norm);

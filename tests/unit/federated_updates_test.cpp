@@ -195,6 +195,7 @@ class AnsweringPool final : public ClientPool {
     before_answer(client);
     ClientReply reply{.task = std::move(tasks_.at(client)), .values = one_number(1), .rows = 1};
     tasks_.erase(client);
+    if (misread) misread(reply);
     return reply;
   }
   double now() const override { return 0; }
@@ -202,6 +203,7 @@ class AnsweringPool final : public ClientPool {
 
   std::deque<std::int64_t> order = {};  // of the clients that answer
   std::function<void(std::int64_t client)> before_answer = [](std::int64_t) {};
+  std::function<void(ClientReply& reply)> misread = {};
 
  private:
   std::vector<ClientInfo> clients_;
@@ -232,6 +234,36 @@ TEST(FederatedRounds, HoldLateUpdatesOnlyWhereTheRuleComparesThem) {
 }
 
 // --- updates that are no good ---
+
+TEST(FederatedRounds, EndWherePoolsAnswerForWhatIsNotThere) {
+  const auto failure_of = [](const std::function<void(ClientReply&)>& misread) {
+    AnsweringPool pool(3);
+    pool.order = {0, 1, 2};
+    pool.misread = misread;
+    Federated strategy = for_clients(3);
+    strategy.round = Synchronous{.max_repeats = 0};
+    FederatedRounds rounds(one_number(0), pool, {.strategy = strategy});
+    try {
+      (void)rounds.run();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(failure_of([](ClientReply& reply) { reply.task.client = 99; }),
+            "the pool has an answer of client 99, and there are 3");
+  EXPECT_EQ(failure_of([](ClientReply& reply) { reply.task.client = -1; }),
+            "the pool has an answer of client -1, and there are 3");
+  EXPECT_EQ(failure_of([](ClientReply& reply) { reply.task.version = 7; }),
+            "the pool has an answer of client 0 to version 7 of the model, which is at 0");
+  // A model of other names is of another run.
+  EXPECT_THAT(failure_of([](ClientReply& reply) {
+                ParameterSet other;
+                other.add({.name = "y", .shape = {1}});
+                reply.task.parameters = std::make_shared<const ParameterSet>(other);
+              }),
+              ::testing::HasSubstr("its update is of a model of other names, shapes or types"));
+}
 
 TEST(FederatedRounds, RefuseBadUpdatesAndGoOn) {
   struct Bad {

@@ -97,6 +97,7 @@ class FederatedRounds {
   std::int64_t count_free() const;
   void ask(const std::vector<std::int64_t>& clients, double rate_factor, RoundReport& report);
   std::vector<ClientReply> evaluations_of(const std::vector<std::int64_t>& clients, double until, RoundReport& report);
+  std::optional<ClientReply> next_of_pool(double until);
   std::optional<ClientReply> next_fit(double until);
   // Counts an answer, and says what is wrong with it in the report.
   bool is_good(const ClientReply& reply, RoundReport& report) const;
