@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -190,18 +192,15 @@ class DataParallelStepper final : public Stepper {
     note(SpanKind::communication, "mix", began);
   }
 
-  // Where processes take steps alone, who is ahead waits for all others here. These may be as many steps behind as they
-  // take alone, each of which may take until its deadline; one that has failed or is lost ends this at once.
+  // Where processes take steps alone, who is ahead waits for all others here, once after a step. One that has failed or
+  // is lost ends this at once.
   void come_together() {
-    if (!goes_alone_) return;
-    const std::int64_t steps =
-        std::get<strategy::DataParallel>(run_->graph.effective_strategy()).sync_every * run_->train.accumulate;
-    const Duration one = run_->train.deadline;
-    const Duration all = one > Duration::max() / (steps + 1) ? Duration::max() : (steps + 1) * one;
+    if (!goes_alone_ || together_after_ == model_.steps_taken()) return;
     double wants_to_end = wants_to_end_ ? 1 : 0;
-    all_reduce(*world_, std::span(&wants_to_end, 1), {.deadline = all});
+    all_reduce(*world_, std::span(&wants_to_end, 1), {.deadline = deadline_for_others(*run_)});
     has_heard_end_ = wants_to_end > 0;
     model_.share_buffers();
+    together_after_ = model_.steps_taken();
   }
 
   // On all processes alike, but for what is private, which is replica 0's where somebody looks at it.
@@ -267,6 +266,7 @@ class DataParallelStepper final : public Stepper {
   bool goes_alone_;             // processes hear of each other where they meet, and not in each step
   bool wants_to_end_ = false;   // this process
   bool has_heard_end_ = false;  // any, as all know
+  std::optional<std::uint64_t> together_after_;
   Evaluator evaluator_;
   std::vector<double> rates_;  // of each group of parameters, before any schedule
   std::optional<Loader> loader_;

@@ -406,6 +406,13 @@ bool takes_steps_alone(const Run& run) {
   return parallel != nullptr && parallel->sync_every > 1;
 }
 
+std::optional<Duration> deadline_for_others(const Run& run) {
+  if (!takes_steps_alone(run)) return std::nullopt;
+  const std::int64_t steps = parallel_of(run)->sync_every * run.train.accumulate;
+  const Duration one = run.train.deadline;
+  return one > Duration::max() / (steps + 1) ? Duration::max() : (steps + 1) * one;
+}
+
 std::unique_ptr<ReplicaMixer> make_replica_mixer(const Run& run, OwnParameters own) {
   const strategy::DataParallel& parallel = *parallel_of(run);
   if (const auto* all_reduce = std::get_if<strategy::AllReduce>(&parallel.aggregation);

@@ -12,10 +12,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/types.h>
+#include <tutti/base/deadline.hpp>
 #include <tutti/base/parameter_set.hpp>
 #include <tutti/collective/communicator.hpp>
 #include <tutti/graph/graph_module.hpp>
@@ -54,6 +56,9 @@ class ReplicaMixer {
 bool has_replica_mixer(const Run& run);
 // And take some steps without hearing of others.
 bool takes_steps_alone(const Run& run);
+// How long one waits then for the others: they may be as many steps behind as are taken alone, each of which may take
+// until its deadline. Nothing where no steps are taken alone.
+std::optional<Duration> deadline_for_others(const Run& run);
 // As data_parallel_options(); where there is a mixer, with all parameters private.
 DataParallelOptions replica_options(const Run& run, const GraphModule& net);
 std::unique_ptr<ReplicaMixer> make_replica_mixer(const Run& run, OwnParameters own);

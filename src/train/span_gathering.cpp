@@ -4,6 +4,8 @@
 
 #include <tutti/collective/parameter_sets.hpp>
 
+#include "replica_mixer.hpp"
+
 namespace tutti::detail {
 namespace {
 
@@ -68,7 +70,8 @@ void SpanGathering::flush() {
     for (const event::SpanEnded& span : mine) training_.events.tell(span);
     return;
   }
-  for (const ParameterSet& set : gather(*training_.options.world, packed(mine))) {
+  for (const ParameterSet& set :
+       gather(*training_.options.world, packed(mine), {.deadline = deadline_for_others(*training_.run)})) {
     for (const event::SpanEnded& span : unpacked(set)) training_.events.tell(span);
   }
 }

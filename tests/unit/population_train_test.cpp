@@ -200,8 +200,6 @@ TEST(PopulationTrain, EndsTheSameHoweverOftenItIsInterrupted) {
   EXPECT_TRUE(weights_in(last.result.last_checkpoint) == weights_in(once.result.last_checkpoint));
 }
 
-// A run that is killed when a generation is in the log, and before anything was made of it; or when the weights of the
-// best are written, and its schedule is not.
 using ToldOfMember = std::tuple<std::int64_t, std::int64_t, double, bool, std::optional<std::int64_t>,
                                 std::vector<std::pair<std::string, std::string>>>;
 
@@ -215,6 +213,8 @@ std::vector<ToldOfMember> told_of_members(const Told& told, std::int64_t first) 
   return all;
 }
 
+// A run that is killed when a generation is in the log, and before anything was made of it; or when the weights of the
+// best are written, and its schedule is not.
 TEST(PopulationTrain, WritesWhatARunThatWasKilledHasLeftOut) {
   struct Killer final : Observer {
     Killer(std::int64_t its, bool with_checkpoint) : generation(its), has_checkpoint(with_checkpoint) {}
