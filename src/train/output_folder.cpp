@@ -76,6 +76,13 @@ std::optional<fs::path> OutputFolder::begin_anew(const std::optional<fs::path>& 
     if (fs::remove(log)) fs::remove_all(path_ / "members");
     return std::nullopt;
   }
+  // Whoever works in it has files there that are no run's.
+  const fs::path inside = fs::current_path().lexically_relative(fs::canonical(path_));
+  if (!inside.empty() && *inside.begin() != "..")
+    throw UsageError(
+        fmt::format("output: {} has an earlier run in it, and is where this one was started, so that it "
+                    "cannot be put aside; --output takes another folder",
+                    path_.string()));
   fs::path plain = path_;
   if (!plain.has_filename()) plain = plain.parent_path();   // "runs/first/"
   if (fs::is_symlink(plain)) plain = fs::canonical(plain);  // beside it is the same disk

@@ -1,5 +1,8 @@
 #include <tutti/train/phase.hpp>
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <limits>
 
 #include <fmt/format.h>
@@ -29,12 +32,21 @@ RunPhase read_phase(const JsonValue& value) {
   if (const auto of = options.find("of")) phase.of = of->integer({.min = 1, .max = most});
   if (const auto seed = options.find("seed")) phase.seed = seed->unsigned_integer();
   phase.new_optimizer = options.boolean("new_optimizer", false);
+  phase.only_end = options.choice("evaluate", {"epochs", "end"}, "epochs") == "end";
   if (const auto set = options.find("set")) {
     if (!set->is_object()) throw set->expected(R"(values by their paths, as in {"optimizer.lr": 0.1})");
     phase.set = hyper_parameters_from_json(*set);
   }
   options.refuse_other_keys({});
   return phase;
+}
+
+// As much as `other` in steps of `phase`.
+std::int64_t in_steps_of(const PhaseSteps& phase, const PhaseSteps& other) {
+  if (phase.steps_per_epoch == other.steps_per_epoch) return other.count;
+  return static_cast<std::int64_t>(
+      std::ceil(static_cast<double>(other.count) / static_cast<double>(other.steps_per_epoch) *
+                static_cast<double>(phase.steps_per_epoch)));
 }
 
 }  // namespace
@@ -56,6 +68,7 @@ nlohmann::ordered_json to_json(const std::vector<RunPhase>& phases) {
     if (phase.of) json["of"] = *phase.of;
     if (phase.seed) json["seed"] = *phase.seed;
     if (phase.new_optimizer) json["new_optimizer"] = true;
+    if (phase.only_end) json["evaluate"] = "end";
     json["set"] = to_json(phase.set);
     list.push_back(std::move(json));
   }
@@ -65,21 +78,59 @@ nlohmann::ordered_json to_json(const std::vector<RunPhase>& phases) {
 std::vector<PhaseSteps> steps_of(const std::vector<RunPhase>& phases,
                                  const std::vector<std::int64_t>& steps_per_epoch) {
   std::vector<PhaseSteps> all;
-  std::int64_t before = 0;
+  std::int64_t next = 0;  // where the rows are after the phase before, in its steps
   for (std::size_t i = 0; i < phases.size(); ++i) {
     const RunPhase& phase = phases[i];
-    const std::int64_t unit = phase.epochs > 0 ? steps_per_epoch[i] : 1;
+    const std::int64_t epoch = steps_per_epoch[i];
+    // Nobody goes on in the middle of an epoch with batches of another size.
+    if (i > 0 && epoch != steps_per_epoch[i - 1])
+      next = (next + steps_per_epoch[i - 1] - 1) / steps_per_epoch[i - 1] * epoch;
+    const std::int64_t unit = phase.epochs > 0 ? epoch : 1;
     const std::int64_t count = (phase.epochs > 0 ? phase.epochs : phase.steps) * unit;
-    all.push_back({.first = phase.after ? *phase.after * unit : before,
-                   .count = count,
-                   .total = phase.of.value_or(0) * unit,
-                   .steps_per_epoch = steps_per_epoch[i]});
-    before += count;
+    const std::int64_t first = phase.after ? *phase.after * unit : next;
+    all.push_back({.first = first, .count = count, .total = phase.of.value_or(0) * unit, .steps_per_epoch = epoch});
+    next = first + count;
   }
-  for (PhaseSteps& phase : all) {
-    if (phase.total == 0) phase.total = before;
+  // What is left, in steps of this phase.
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].total > 0) continue;
+    all[i].total = all[i].first;
+    for (std::size_t j = i; j < all.size(); ++j) all[i].total += in_steps_of(all[i], all[j]);
   }
   return all;
+}
+
+Calendar::Calendar(std::int64_t steps_per_epoch)
+    : parts_{{.steps = {.count = std::numeric_limits<std::int64_t>::max(), .steps_per_epoch = steps_per_epoch}}} {}
+
+Calendar::Calendar(const std::vector<RunPhase>& phases, const std::vector<PhaseSteps>& steps) {
+  Part part;
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    part.steps = steps[i];
+    part.only_end = phases[i].only_end;
+    parts_.push_back(part);
+    const std::int64_t unit = steps[i].steps_per_epoch;
+    part.before += steps[i].count;
+    part.epochs_before += (steps[i].first + steps[i].count) / unit - steps[i].first / unit;
+  }
+}
+
+const Calendar::Part& Calendar::part_of(std::int64_t step) const {
+  const auto later = std::ranges::find_if(parts_, [&](const Part& part) { return part.before >= step; });
+  return later == parts_.begin() ? *later : *std::prev(later);
+}
+
+std::int64_t Calendar::epoch_of(std::int64_t step) const {
+  const Part& part = part_of(step);
+  const PhaseSteps& its = part.steps;
+  return part.epochs_before + (its.first + step - part.before - 1) / its.steps_per_epoch -
+         its.first / its.steps_per_epoch + 1;
+}
+
+bool Calendar::is_end(std::int64_t step) const {
+  const Part& part = part_of(step);
+  const std::int64_t taken = step - part.before;
+  return taken == part.steps.count || (!part.only_end && (part.steps.first + taken) % part.steps.steps_per_epoch == 0);
 }
 
 }  // namespace tutti

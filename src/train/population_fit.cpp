@@ -235,6 +235,10 @@ class PopulationFit {
   void resume() {
     const fs::path output = run_.output;
     if (!fs::exists(output / "population.jsonl")) {
+      if (!CheckpointFolder(output / "checkpoints", {}).files().empty())
+        throw UsageError(
+            fmt::format("{} has a run in it that is no population: expected one, or --output with another folder",
+                        output.string()));
       training_.warnings.push_back(fmt::format("there is nothing to resume in {}: beginning", run_.output));
       return;
     }
@@ -295,7 +299,9 @@ class PopulationFit {
                    .told = its.at("told").integer(),
                    .evaluated = its.at("evaluated").integer(),
                    .from = its.at("from").string()};
-    } catch (const UsageError&) {
+    } catch (const UsageError& error) {
+      if (fs::exists(progress_file()))
+        training_.warnings.push_back(fmt::format("how long the population has trained is lost: {}", error.what()));
       progress_ = {.told = population_.finished()};
       knows_progress_ = false;
     }
@@ -439,6 +445,7 @@ class PopulationFit {
       phase.seed = member_seed(run_.seed, record.member);
       phase.new_optimizer = record.parent && record.has_copied(strategy::MemberPart::weights) &&
                             !record.has_copied(strategy::MemberPart::optimizer_state);
+      phase.only_end = true;  // as members are
       phase.set = all_values(run_.search, record.hyper_parameters);
       phases.push_back(std::move(phase));
     }

@@ -23,6 +23,8 @@ class StepLoop {
         stepper_(stepper),
         best_(best_options(run_), best_before(training)),
         spans_(training),
+        calendar_(run_.phases.empty() ? Calendar(training.steps_per_epoch)
+                                      : Calendar(run_.phases, phase_steps(run_, training.data))),
         step_(training.first_step()) {
     // What is not trained with tells the best: rows for validation, or else those to test with.
     if (training.data.validation) splits_.push_back({"validation", training.data.validation});
@@ -73,8 +75,8 @@ class StepLoop {
             .min_change = run.train.early_stopping ? run.train.early_stopping->min_change : 0};
   }
 
-  // So many steps, or the end of an epoch.
-  bool is_due(std::int64_t every) const { return step_ % (every > 0 ? every : training_.steps_per_epoch) == 0; }
+  // So many steps, or the end of an epoch or of a phase.
+  bool is_due(std::int64_t every) const { return every > 0 ? step_ % every == 0 : calendar_.is_end(step_); }
   // No better for as long as the run has patience.
   bool is_hopeless() const {
     return run_.train.early_stopping && best_.evaluations_since_progress() >= run_.train.early_stopping->patience;
@@ -87,7 +89,7 @@ class StepLoop {
     return std::holds_alternative<strategy::Federated>(run_.graph.effective_strategy()) ? training_.steps + 1
                                                                                         : training_.steps;
   }
-  std::int64_t epoch() const { return (step_ - 1) / training_.steps_per_epoch + 1; }
+  std::int64_t epoch() const { return calendar_.epoch_of(step_); }
 
   void tell(const Event& event) const {
     if (training_.speaks()) training_.events.tell(event);
@@ -192,6 +194,7 @@ class StepLoop {
   std::optional<CheckpointFolder> checkpoints_;  // on rank 0
   BestSoFar best_;
   SpanGathering spans_;
+  Calendar calendar_;
   std::int64_t step_;
 };
 

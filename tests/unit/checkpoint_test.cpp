@@ -199,6 +199,23 @@ TEST(OutputFolder, LeavesWhatIsInUse) {
   EXPECT_NE(testing::usage_error([&] { const OutputFolder other(scratch / "run"); }), "");
 }
 
+// Somebody who works in a folder, or below it, has other things there.
+TEST(OutputFolder, StaysWhereTheRunIsStartedIn) {
+  const testing::ScratchFolder scratch;
+  std::filesystem::create_directories(scratch / "run/below");
+  OutputFolder folder(scratch / "run");
+  (void)CheckpointFolder(folder.checkpoints(), {}).write(checkpoint_at(1));
+  const std::filesystem::path before = std::filesystem::current_path();
+  for (const char* place : {"run", "run/below"}) {
+    std::filesystem::current_path(scratch / place);
+    const std::string refused = testing::usage_error([&] { (void)folder.begin_anew(); });
+    std::filesystem::current_path(before);
+    EXPECT_THAT(refused, ::testing::EndsWith("cannot be put aside; --output takes another folder"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run.1"));
+  EXPECT_EQ(folder.begin_anew(), scratch / "run.1");
+}
+
 // A link to a folder, on another disk perhaps, stays one.
 TEST(OutputFolder, IsALinkToAFolder) {
   const testing::ScratchFolder scratch;

@@ -138,6 +138,8 @@ TEST(PopulationTrain, TheScheduleOfTheBestReachesItsScoreToTheBit) {
       EXPECT_EQ(static_cast<std::int64_t>(replay.phases.size()), trained.result.best.step);
       const Trained again = train_small(replay);
       EXPECT_EQ(last_score(*again.told, "validation", "accuracy"), *trained.result.best.value) << strategy << schedule;
+      EXPECT_EQ(again.result.best.value, trained.result.best.value) << strategy << schedule;
+      EXPECT_EQ(again.result.best.step, again.result.step) << strategy << schedule;
       EXPECT_TRUE(weights_in(again.result.last_checkpoint) == weights_in(trained.result.last_checkpoint))
           << strategy << schedule;
     }
@@ -989,6 +991,30 @@ TEST(PhasedTrain, GoesThroughItsPhases) {
   EXPECT_EQ(steps[5].rows, 7);
   EXPECT_EQ(steps[14].lr, 0.01);
   EXPECT_EQ(steps[18].lr, 0.05);
+}
+
+// Whatever sizes the batches of a phase have.
+TEST(PhasedTrain, IsEvaluatedAtTheEndsOfEpochsAndPhases) {
+  const ScratchFolder scratch;
+  const auto evaluated = [&](const char* name, const char* phases) {
+    Json run = small_run(scratch / name);
+    run["train"] = Json::object();
+    run["data"]["rows"] = 60;
+    run["phases"] = Json::parse(phases);
+    std::vector<std::pair<std::int64_t, std::int64_t>> all;
+    for (const auto& its : train_small(read_small(run)).told->of<event::EvaluationEnded>())
+      all.emplace_back(its.step, its.epoch);
+    return all;
+  };
+  using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  // 60 rows: six batches of ten in an epoch, or two of thirty, or twelve of five.
+  EXPECT_EQ(evaluated("larger", R"([{"epochs": 2}, {"epochs": 3, "set": {"data.batch_size": 30}}])"),
+            (Pairs{{6, 1}, {12, 2}, {14, 3}, {16, 4}, {18, 5}}));
+  EXPECT_EQ(evaluated("smaller", R"([{"epochs": 1}, {"epochs": 2, "set": {"data.batch_size": 5}}])"),
+            (Pairs{{6, 1}, {18, 2}, {30, 3}}));
+  EXPECT_EQ(evaluated("steps", R"([{"steps": 4}, {"steps": 10}])"), (Pairs{{4, 1}, {6, 1}, {12, 2}, {14, 3}}));
+  EXPECT_EQ(evaluated("ends", R"([{"epochs": 2, "evaluate": "end"}, {"epochs": 2}])"),
+            (Pairs{{12, 2}, {18, 3}, {24, 4}}));
 }
 
 TEST(PhasedTrain, EndsWithTheSameBitsWhereverItIsInterrupted) {

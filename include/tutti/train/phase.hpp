@@ -24,7 +24,8 @@ struct RunPhase {
   std::optional<std::int64_t> of = {};
   std::optional<std::uint64_t> seed = {};  // of first weights, the order of rows and what is drawn; otherwise the run's
   bool new_optimizer = false;              // it begins with a new one
-  HyperParameters set = {};                // null: what stands there is left out
+  bool only_end = false;     // without `evaluate_every` it is evaluated at its end, and not after each epoch
+  HyperParameters set = {};  // null: what stands there is left out
   friend bool operator==(const RunPhase&, const RunPhase&) = default;
 };
 
@@ -41,5 +42,33 @@ struct PhaseSteps {
 
 // Of each, where an epoch of it has so many steps.
 std::vector<PhaseSteps> steps_of(const std::vector<RunPhase>& phases, const std::vector<std::int64_t>& steps_per_epoch);
+
+// Which epoch a step is in, and after which steps something is over.
+//
+//   const Calendar calendar(run.phases, steps_of(run.phases, steps_per_epoch));
+//   if (calendar.is_end(step)) evaluate();
+class Calendar {
+ public:
+  // Of a run that is one stretch.
+  explicit Calendar(std::int64_t steps_per_epoch);
+  Calendar(const std::vector<RunPhase>& phases, const std::vector<PhaseSteps>& steps);
+
+  // Steps and epochs count from 1, through all phases.
+  std::int64_t epoch_of(std::int64_t step) const;
+  // Of an epoch or a phase.
+  bool is_end(std::int64_t step) const;
+
+ private:
+  struct Part {
+    std::int64_t before = 0;         // steps of the run
+    std::int64_t epochs_before = 0;  // that have come to their end
+    PhaseSteps steps = {};
+    bool only_end = false;
+  };
+
+  const Part& part_of(std::int64_t step) const;
+
+  std::vector<Part> parts_;  // the last goes on for ever
+};
 
 }  // namespace tutti
